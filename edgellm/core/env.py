@@ -121,7 +121,7 @@ def _url(text: str) -> str:
 
 
 def _user_cache(variable: str) -> Path:
-    """The folder of the user's caches: $XDG_CACHE_HOME, else ~/.cache; `variable` is what to set without either."""
+    """The folder of the user's caches: $XDG_CACHE_HOME, else ~/.cache; `variable` can be set instead."""
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if xdg:
         return Path(xdg)
@@ -129,7 +129,7 @@ def _user_cache(variable: str) -> Path:
         return Path.home() / ".cache"
     except RuntimeError:
         raise ConfigError(
-            f"This account has no home folder, so there is no default for {variable}. Set {variable} to a folder."
+            f"{variable} is not set and this account has no home folder for its default. Set it to a folder."
         ) from None
 
 

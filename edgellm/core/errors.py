@@ -1,20 +1,20 @@
 """Every error edgellm raises, as one tree.
 
-    EdgeLLMError
-    ├─ ModelError                      the file or the model in it
-    │  ├─ GGUFError (ValueError)       not a GGUF, truncated, inconsistent; names the field
-    │  ├─ ModelNotFound (FileNotFoundError)
-    │  ├─ UnsupportedModel             well formed, but needs something we do not do; names the key or tensor
-    │  ├─ DownloadError (OSError)      the network, a checksum, the disk
-    │  └─ TokenizerError               the vocabulary cannot be used (text calls only)
-    ├─ ConfigError (ValueError)        an option or an EDGELLM_* variable
-    ├─ RequestError (ValueError)       the caller's fault
-    │  ├─ ContextOverflow              prompt longer than the context; both numbers
-    │  └─ TemplateError                the chat template refused or failed
-    ├─ CapacityError                   would fit at another time or in another size
-    ├─ EngineError (RuntimeError)      the engine is closed, dead, or belongs to another process
-    ├─ NumericsError (ArithmeticError) a non-finite activation: the request that had it fails
-    └─ NativeError (RuntimeError)      the native library: missing, wrong ABI, or an error code
+EdgeLLMError
+├─ ModelError                      the file or the model in it
+│  ├─ GGUFError (ValueError)       not a GGUF, truncated, inconsistent; names the field
+│  ├─ ModelNotFound (FileNotFoundError)
+│  ├─ UnsupportedModel             well formed, but needs something we do not do; names the key or tensor
+│  ├─ DownloadError (OSError)      the network, a checksum, the disk
+│  └─ TokenizerError               the vocabulary cannot be used (text calls only)
+├─ ConfigError (ValueError)        an option or an EDGELLM_* variable
+├─ RequestError (ValueError)       the caller's fault
+│  ├─ ContextOverflow              prompt longer than the context; both numbers
+│  └─ TemplateError                the chat template refused or failed
+├─ CapacityError                   would fit at another time or in another size
+├─ EngineError (RuntimeError)      the engine is closed, dead, or belongs to another process
+├─ NumericsError (ArithmeticError) a non-finite activation: the request that had it fails
+└─ NativeError (RuntimeError)      the native library: missing, wrong ABI, or an error code
 """
 
 from __future__ import annotations
