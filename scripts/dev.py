@@ -121,10 +121,10 @@ def lock() -> Iterator[None]:
 
 
 def digest(*parts: object) -> str:
-    """One hash over texts and the names and contents of files."""
+    """One hash over texts and the names and contents of files; a file that is missing counts as empty."""
     h = hashlib.sha256()
     for part in parts:
-        data = part.read_bytes() if isinstance(part, Path) else b""
+        data = part.read_bytes() if isinstance(part, Path) and part.exists() else b""
         h.update(f"{part}\0{len(data)}\0".encode())
         h.update(data)
     return h.hexdigest()
