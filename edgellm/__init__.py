@@ -1,0 +1,60 @@
+"""edgellm: run GGUF language models on the CPU, with the same bits always.
+
+    import edgellm
+    with edgellm.LLM("smollm2:135m") as llm:
+        print(llm.chat("Name three colors.", temperature=0))
+"""
+
+from edgellm.core.config import SamplingParams
+from edgellm.core.errors import (
+    CapacityError,
+    ConfigError,
+    ContextOverflow,
+    DownloadError,
+    EdgeLLMError,
+    EngineError,
+    GGUFError,
+    ModelError,
+    ModelNotFound,
+    NativeError,
+    NumericsError,
+    RequestError,
+    TemplateError,
+    TokenizerError,
+    UnsupportedModel,
+)
+from edgellm.core.results import Choice, Chunk, Completion, Timings, Usage
+from edgellm.core.version import NUMERICS_VERSION as numerics_version
+from edgellm.core.version import __version__
+from edgellm.gguf.reader import GGUFFile
+from edgellm.llm import LLM
+from edgellm.tokenizer import Tokenizer
+
+__all__ = [
+    "LLM",
+    "CapacityError",
+    "Choice",
+    "Chunk",
+    "Completion",
+    "ConfigError",
+    "ContextOverflow",
+    "DownloadError",
+    "EdgeLLMError",
+    "EngineError",
+    "GGUFError",
+    "GGUFFile",
+    "ModelError",
+    "ModelNotFound",
+    "NativeError",
+    "NumericsError",
+    "RequestError",
+    "SamplingParams",
+    "TemplateError",
+    "Timings",
+    "Tokenizer",
+    "TokenizerError",
+    "UnsupportedModel",
+    "Usage",
+    "__version__",
+    "numerics_version",
+]

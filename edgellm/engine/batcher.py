@@ -1,0 +1,75 @@
+"""From scheduled pieces to the flat arrays of a Batch; buffers are reused from step to step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgellm.core.types import Adjust, Batch
+from edgellm.engine.scheduler import Budget, Piece
+from edgellm.kvcache.table import Ledger
+
+
+class Batcher:
+    """Builds one Batch a step. The Batch is valid until the next `build`."""
+
+    def __init__(self, budget: Budget, ledger: Ledger, n_vocab: int) -> None:
+        self._tokens = np.zeros(budget.tokens, np.int32)
+        self._positions = np.zeros(budget.tokens, np.int32)
+        self._starts = np.zeros(budget.seqs + 1, np.int32)
+        self._rows = np.zeros(max(budget.rows, 1), np.int32)
+        self._pages = tuple(np.zeros((budget.seqs, w), np.int32) for w in ledger.widths)
+        self._n_vocab = n_vocab
+        self._one = np.zeros(2, np.int32)
+        self._one[1] = 1
+        self._row0 = np.zeros(1, np.int32)
+
+    def build(self, pieces: list[Piece]) -> Batch:
+        """Lay the pieces out back to back; output rows are in the order of the pieces."""
+        if len(pieces) == 1 and pieces[0].count == 1 and pieces[0].rows == 1:
+            seq, start, _, _ = pieces[0]
+            self._tokens[0] = seq.tokens[start]
+            self._positions[0] = start
+            tokens, positions, starts, rows = self._tokens[:1], self._positions[:1], self._one, self._row0
+            pages = tuple([a[None, :] for a in seq.tables.arrays])
+        else:
+            t = r = 0
+            for s, (seq, start, count, n_rows) in enumerate(pieces):
+                self._starts[s] = t
+                if count == 1:
+                    self._tokens[t] = seq.tokens[start]
+                    self._positions[t] = start
+                else:
+                    self._tokens[t : t + count] = seq.tokens[start : start + count]
+                    self._positions[t : t + count] = np.arange(start, start + count, dtype=np.int32)
+                t += count
+                for i in range(n_rows):
+                    self._rows[r + i] = t - n_rows + i
+                r += n_rows
+                for out, array in zip(self._pages, seq.tables.arrays, strict=True):
+                    out[s] = array
+            n = len(pieces)
+            self._starts[n] = t
+            tokens, positions, starts = self._tokens[:t], self._positions[:t], self._starts[: n + 1]
+            rows, pages = self._rows[:r], tuple([p[:n] for p in self._pages])
+        top_k, want_logits, edits = 0, False, []
+        row = 0
+        for seq, _, _, n_rows in pieces:
+            if seq.request.logit_rows is not None:
+                want_logits = want_logits or n_rows > 0
+            elif n_rows:
+                sampler = seq.sampler
+                want_logits = want_logits or sampler.needs_logits
+                if sampler.top_k > top_k:
+                    top_k = sampler.top_k
+                if sampler.adjusts:
+                    edits += [(row, *e) for e in sampler.adjustments(seq.tokens, self._n_vocab)]
+            row += n_rows
+        adjust = None
+        if edits:
+            adjust = Adjust(
+                np.array([e[0] for e in edits], np.int32),
+                np.array([e[1] for e in edits], np.int32),
+                np.array([e[2] for e in edits], np.float32),
+                np.array([e[3] for e in edits], np.float32),
+            )
+        return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, False, adjust)

@@ -1,0 +1,53 @@
+"""A description of an open model, for people and for `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgellm.engine.loader import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class LLMInfo:
+    """What was opened and chosen. Sizes in bytes; kv_bytes is what the cache takes when it is full."""
+
+    path: str
+    architecture: str
+    n_params: int
+    bits_per_weight: float
+    n_vocab: int
+    n_ctx: int
+    n_ctx_train: int
+    backend: str
+    isa: str
+    n_threads: int
+    weights: str
+    weight_bytes: int
+    scratch_bytes: int
+    kv_type: str
+    kv_bytes: int
+    has_chat_template: bool
+    fingerprint: str
+
+
+def describe(loaded: Loaded) -> LLMInfo:
+    """Collect the facts of an open model."""
+    return LLMInfo(
+        path=str(loaded.file.path),
+        architecture=loaded.plan.arch,
+        n_params=loaded.model.n_params,
+        bits_per_weight=loaded.model.bits_per_weight,
+        n_vocab=loaded.plan.n_vocab,
+        n_ctx=loaded.n_ctx,
+        n_ctx_train=loaded.plan.n_ctx_train,
+        backend=loaded.backend.name,
+        isa=loaded.backend.isa,
+        n_threads=loaded.backend.n_threads,
+        weights=loaded.backend.weights,
+        weight_bytes=loaded.backend.weight_bytes,
+        scratch_bytes=loaded.backend.scratch_bytes,
+        kv_type=loaded.kv_type,
+        kv_bytes=loaded.kv_bytes,
+        has_chat_template=loaded.template.has_template,
+        fingerprint=loaded.fingerprint,
+    )

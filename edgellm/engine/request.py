@@ -1,0 +1,118 @@
+"""What the engine works on: a Request (what the user sent) and its Sequences (token timelines, one per choice)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+
+from edgellm.core.config import SamplingParams
+from edgellm.core.errors import EdgeLLMError
+from edgellm.core.types import F32
+from edgellm.kvcache.table import Tables
+from edgellm.sampling.sampler import Sampler
+from edgellm.sampling.stops import StopMatcher
+
+
+class Decoder(Protocol):
+    """Token ids to text, whole code points only (the tokenizer's stream decoder)."""
+
+    def push(self, token: int) -> str:
+        """Text that became certain with this token."""
+        ...
+
+    def flush(self) -> str:
+        """Text of bytes still held back."""
+        ...
+
+
+@dataclass(slots=True)
+class Delta:
+    """News of one choice: text and tokens since the last one; finish_reason on the last."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class Done:
+    """Last event of a request: all choices have ended. error is set when it failed."""
+
+    error: EdgeLLMError | None = None
+
+
+Event = Delta | Done
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What the user sent. `events` receives Deltas (when stream) and one Done.
+
+    logit_rows: None to generate; (first, stop) to return the logits of those prompt positions instead.
+    params: resolved. eog_ids: tokens that end the answer.
+    """
+
+    prompt: list[int]
+    params: SamplingParams
+    seed: int
+    n: int = 1
+    stream: bool = False
+    priority: int = 0
+    logit_rows: tuple[int, int] | None = None
+    eog_ids: frozenset[int] = frozenset()
+    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    sequences: list[Sequence] = field(default_factory=list)
+    logits: F32 | None = None
+    error: EdgeLLMError | None = None
+    cancelled: bool = False
+    submitted: float = 0.0
+    started: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether every sequence has ended."""
+        return all(s.finish_reason is not None for s in self.sequences)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One token timeline: prompt and generated tokens; the first n_cached of them are in the KV cache.
+
+        tokens   |<------ n_prompt ------>|<-- generated -->|
+        cached   |<-------- n_cached -------->|             the rest is computed in the next steps
+    """
+
+    request: Request
+    index: int
+    tokens: list[int]
+    n_prompt: int
+    tables: Tables
+    sampler: Sampler
+    decoder: Decoder | None
+    stops: StopMatcher
+    max_tokens: int
+    arrival: int = 0
+    n_cached: int = 0
+    text: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def n_generated(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens not yet in the cache: 1 while decoding, more while prefilling."""
+        return len(self.tokens) - self.n_cached
+
+
+def new_logits(rows: tuple[int, int], n_vocab: int) -> F32:
+    """The array a logits request fills: float32 [rows, V]."""
+    return np.empty((rows[1] - rows[0], n_vocab), np.float32)

@@ -1,0 +1,88 @@
+"""From logits to a token: a request's parameters become a Sampler, which reads ranked candidates and draws once.
+
+Order (llama.cpp's): penalties and bias (applied by the backend through `adjustments`), top-k, top-p, min-p, temperature.
+All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgellm.core.config import SamplingParams
+from edgellm.core.types import F32, I32, MAX_TOP_K
+from edgellm.sampling.exp64 import exp64
+from edgellm.sampling.rng import uniform
+
+
+class Sampler:
+    """One choice of one request. `params` must be resolved (no None but seed and max_tokens).
+
+    needs_logits: the whole row of logits is needed (no top-k bound); else the `top_k` likeliest are enough.
+    """
+
+    __slots__ = ("choice", "needs_logits", "params", "penalised", "seed", "top_k")
+
+    def __init__(self, params: SamplingParams, seed: int, choice: int, n_vocab: int) -> None:
+        assert params.temperature is not None and params.top_k is not None
+        self.params, self.seed, self.choice = params, seed, choice
+        greedy = params.temperature == 0.0
+        k = 1 if greedy else (min(params.top_k, n_vocab) or n_vocab)
+        self.needs_logits = k > MAX_TOP_K
+        self.top_k = min(k, MAX_TOP_K)
+        self.penalised = bool(
+            (params.repeat_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
+            and params.repeat_last_n
+        )
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether `adjustments` has anything to say."""
+        return self.penalised or bool(self.params.logit_bias)
+
+    def adjustments(self, history: list[int], n_vocab: int) -> list[tuple[int, float, float]]:
+        """Edits (token, rep, add) for the next token after `history` (prompt and generated), by ascending token.
+
+        Tokens at or above n_vocab are left out; rep divides positive and multiplies negative logits, add comes after.
+        """
+        p = self.params
+        edits: dict[int, tuple[float, float]] = {}
+        if self.penalised:
+            assert p.repeat_last_n is not None and p.repeat_penalty is not None
+            assert p.presence_penalty is not None and p.frequency_penalty is not None
+            recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
+            counts: dict[int, int] = {}
+            for token in recent:
+                counts[token] = counts.get(token, 0) + 1
+            for token, n in counts.items():
+                edits[token] = (p.repeat_penalty, -(n * p.frequency_penalty + p.presence_penalty))
+        for token, bias in p.logit_bias.items():
+            rep, add = edits.get(token, (1.0, 0.0))
+            edits[token] = (rep, add + bias)
+        return [(token, *edits[token]) for token in sorted(edits) if token < n_vocab]
+
+    def pick(self, ids: I32, logits: F32, n_generated: int) -> int:
+        """Choose from candidates ranked by logit descending, then id; at least `top_k` of them, or all of V."""
+        p = self.params
+        if p.temperature == 0.0:
+            return int(ids[0])
+        assert p.temperature is not None and p.top_k is not None and p.top_p is not None and p.min_p is not None
+        x = logits[: p.top_k or len(logits)].astype(np.float64)
+        if p.top_p < 1.0 or p.min_p > 0.0:
+            e = exp64(x - x[0])
+            keep = len(x)
+            if p.top_p < 1.0:
+                c = np.cumsum(e)
+                keep = min(keep, int(np.searchsorted(c, p.top_p * c[-1], side="left")) + 1)
+            if p.min_p > 0.0:
+                keep = min(keep, max(1, int(np.searchsorted(-e, -p.min_p, side="right"))))
+            x = x[:keep]
+        if len(x) == 1:
+            return int(ids[0])
+        c = np.cumsum(exp64((x - x[0]) / p.temperature))
+        i = int(np.searchsorted(c, uniform(self.seed, self.choice, n_generated) * c[-1], side="right"))
+        return int(ids[min(i, len(x) - 1)])
+
+    def pick_from_row(self, row: F32, n_generated: int) -> int:
+        """Choose from a whole row of logits [V] (already adjusted)."""
+        order = np.argsort(-row, kind="stable").astype(np.int32)
+        return self.pick(order, row[order], n_generated)
