@@ -58,7 +58,8 @@ enum el_act { EL_ACT_NONE, EL_ACT_SILU, EL_ACT_GELU_TANH, EL_ACT_GELU_ERF, EL_AC
  *   EMBED      v0 y                 w0 embedding                       f0 scale       y[t] = f0 * row(token[t])
  *   NORM       v0 x  v1 y           w0 weight w1 bias  i0 kind(0 rms,1 layer,2 l2) i1 groups i2 weight is per row(1) or
  *                                   per segment(0)     f0 eps
- *   QUANTIZE   v0 x                 i0 format (el_actfmt)  i1 slot     x -> int8 activations in activation slot i1
+ *   QUANTIZE   v0 x                 i0 format (el_actfmt)  i1 slot  i2 segments   x -> int8 activations in slot i1: each of
+ *                                   the i2 (0 = 1) equal segments of a row is an activation row of its own (token * i2 + j)
  *   LINEAR     v0 x  v1 y  v2 residual(buf -1 = none)  i0 n_parts (1..4)  i1 activation slot (-1: x as float)
  *              w[2p] matrix, w[2p+1] bias, f[p] scale of part p        y = residual + concat_p(f_p * W_p x + b_p)
  *   GATED      v0 x  v1 y           w0 gate w1 gate bias w2 up w3 up bias  f0,f1 scales  i0 act  i1 activation slot

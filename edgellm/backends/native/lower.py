@@ -74,7 +74,7 @@ class _State:
     matrix_ids: dict[int, int] = field(default_factory=dict)
     vector_ids: dict[int, int] = field(default_factory=dict)
     packed: set[int] = field(default_factory=set)
-    valid: dict[int, View] = field(default_factory=dict)  # activation slot (= format) -> columns it holds
+    valid: dict[int, tuple[View, int]] = field(default_factory=dict)  # activation slot (= format) -> what it holds
 
 
 def lower(plan: Plan, qtype: Callable[[str], QType]) -> Program:
@@ -112,7 +112,7 @@ def _emit(
 ) -> None:
     s.records.append((CODES[name], views, weights or [], ints or [], floats or []))
     if written is not None:
-        for slot, view in list(s.valid.items()):
+        for slot, (view, _) in list(s.valid.items()):
             if view.buf == written.buf and view.start < written.start + written.width:
                 if written.start < view.start + view.width:
                     del s.valid[slot]
@@ -141,13 +141,13 @@ def _format(s: _State, w: int) -> int:
     return ACT_FORMATS[qtype]
 
 
-def _quantized(s: _State, x: View, fmt: int) -> int:
+def _quantized(s: _State, x: View, fmt: int, segments: int = 1) -> int:
     """The activation slot that holds x in this format, quantising where it does not yet; -1 for float weights."""
     if fmt == FLOAT:
         return -1
-    if s.valid.get(fmt) != x:
-        _emit(s, "QUANTIZE", [x], None, ints=[fmt, fmt])
-        s.valid[fmt] = x
+    if s.valid.get(fmt) != (x, segments):
+        _emit(s, "QUANTIZE", [x], None, ints=[fmt, fmt, segments])
+        s.valid[fmt] = (x, segments)
     return fmt
 
 
@@ -250,7 +250,7 @@ def _stack(s: _State, e: Experts) -> list[int]:
 
 
 def _expert_linear(s: _State, op: ops.ExpertLinear) -> None:
-    slot = _quantized(s, op.x, _format(s, op.experts.w))
+    slot = _quantized(s, op.x, _format(s, op.experts.w), op.k if op.per_rank else 1)
     ints = [op.k, int(op.per_rank), slot]
     _emit(s, "EXPERT_LINEAR", [op.x, op.ids, op.y], op.y, _stack(s, op.experts), ints)
 
