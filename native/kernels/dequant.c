@@ -1,0 +1,172 @@
+/* Dequantisation of file rows to float, for embedding lookups: the formulas of kernels.h, one function per type, the same
+ * at every level. The row may start at any address. */
+#include "fp.h"
+#include "qblocks.h"
+#include "scalar.h"
+
+static void dequant_f32(const void *row, int32_t k, float *y) { memcpy(y, row, (size_t)k * sizeof(float)); }
+
+static void dequant_f16(const void *row, int32_t k, float *y) {
+    for (int32_t i = 0; i < k; i++) {
+        uint16_t h;
+        memcpy(&h, (const char *)row + 2 * (size_t)i, 2);
+        y[i] = el_f16_to_f32(h);
+    }
+}
+
+static void dequant_bf16(const void *row, int32_t k, float *y) {
+    for (int32_t i = 0; i < k; i++) {
+        uint16_t h;
+        memcpy(&h, (const char *)row + 2 * (size_t)i, 2);
+        y[i] = el_bf16_to_f32(h);
+    }
+}
+
+static void dequant_q8_0(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q8_0 block;
+        el_load_block(&block, row, b);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 32; i++) y[i] = d * (float)block.qs[i];
+    }
+}
+
+static void dequant_q4_0(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q4_0 block;
+        uint8_t u[32];
+        el_load_block(&block, row, b);
+        el_nibbles32(block.qs, u);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 32; i++) y[i] = d * (float)(u[i] - 8);
+    }
+}
+
+static void dequant_q4_1(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q4_1 block;
+        uint8_t u[32];
+        el_load_block(&block, row, b);
+        el_nibbles32(block.qs, u);
+        float d = el_f16_to_f32(block.d), m = el_f16_to_f32(block.m);
+        for (int i = 0; i < 32; i++) y[i] = el_fma(d, (float)u[i], m);
+    }
+}
+
+static void dequant_q5_0(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q5_0 block;
+        uint8_t u[32];
+        el_load_block(&block, row, b);
+        el_nibbles32(block.qs, u);
+        el_fifth_bits32(block.qh, u);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 32; i++) y[i] = d * (float)(u[i] - 16);
+    }
+}
+
+static void dequant_q5_1(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q5_1 block;
+        uint8_t u[32];
+        el_load_block(&block, row, b);
+        el_nibbles32(block.qs, u);
+        el_fifth_bits32(block.qh, u);
+        float d = el_f16_to_f32(block.d), m = el_f16_to_f32(block.m);
+        for (int i = 0; i < 32; i++) y[i] = el_fma(d, (float)u[i], m);
+    }
+}
+
+/* Within each half of 128, the two bits at 2j of byte l belong to weight 32 j + l; scales: low nibble scale, high minimum,
+ * one byte per 16 weights. */
+static void dequant_q2_k(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_q2_k block;
+        el_load_block(&block, row, b);
+        float d = el_f16_to_f32(block.d), dmin = el_f16_to_f32(block.dmin);
+        for (int i = 0; i < 256; i++) {
+            int u = (block.qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3, sc = block.scales[i / 16];
+            y[i] = el_fma(d * (float)(sc & 15), (float)u, -(dmin * (float)(sc >> 4)));
+        }
+    }
+}
+
+/* Low two bits as in Q2_K; the third bit of weight i is bit i / 32 of hmask[i % 32], and counts 4 below zero when clear.
+ * Scale j: four low bits in byte j % 8 (high half for j >= 8), two high bits in byte 8 + j % 4 at 2 (j / 4). */
+static void dequant_q3_k(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_q3_k block;
+        el_load_block(&block, row, b);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 256; i++) {
+            int j = i / 16;
+            int low = (block.scales[j % 8] >> (4 * (j / 8))) & 15,
+                high = (block.scales[8 + j % 4] >> (2 * (j / 4))) & 3;
+            int u = (block.qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3;
+            int third = (block.hmask[i % 32] >> (i / 32)) & 1;
+            y[i] = (d * (float)((low | (high << 4)) - 32)) * (float)(u + 4 * third - 4);
+        }
+    }
+}
+
+/* Q4_K and Q5_K: fma(d * scale, u, -(dmin * minimum)) with scale and minimum of each 32. */
+static void dequant_k4(const uint8_t *u, const uint8_t scales[12], uint16_t d_bits, uint16_t dmin_bits,
+                       float *y) {
+    float d = el_f16_to_f32(d_bits), dmin = el_f16_to_f32(dmin_bits);
+    for (int j = 0; j < 8; j++) {
+        uint8_t scale, minimum;
+        el_k4_scale(scales, j, &scale, &minimum);
+        float ds = d * (float)scale, offset = -(dmin * (float)minimum);
+        for (int i = 32 * j; i < 32 * j + 32; i++) y[i] = el_fma(ds, (float)u[i], offset);
+    }
+}
+
+static void dequant_q4_k(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_q4_k block;
+        uint8_t u[256];
+        el_load_block(&block, row, b);
+        el_unpack_q4_k(&block, u);
+        dequant_k4(u, block.scales, block.d, block.dmin, y);
+    }
+}
+
+static void dequant_q5_k(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_q5_k block;
+        uint8_t u[256];
+        el_load_block(&block, row, b);
+        for (int i = 0; i < 256; i++) { /* bit j of qh[l]: fifth bit of weight 32 j + l */
+            u[i] = (uint8_t)(((block.qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15) |
+                             (((block.qh[i % 32] >> (i / 32)) & 1) << 4));
+        }
+        dequant_k4(u, block.scales, block.d, block.dmin, y);
+    }
+}
+
+static void dequant_q6_k(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_q6_k block;
+        uint8_t u[256];
+        el_load_block(&block, row, b);
+        el_unpack_q6_k(&block, u);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 256; i++) y[i] = (d * (float)block.scales[i / 16]) * (float)(u[i] - 32);
+    }
+}
+
+void el_dequant_kernels(el_kernels *table) {
+    table->dequant[EL_F32] = dequant_f32;
+    table->dequant[EL_F16] = dequant_f16;
+    table->dequant[EL_BF16] = dequant_bf16;
+    table->dequant[EL_Q8_0] = dequant_q8_0;
+    table->dequant[EL_Q4_0] = dequant_q4_0;
+    table->dequant[EL_Q4_1] = dequant_q4_1;
+    table->dequant[EL_Q5_0] = dequant_q5_0;
+    table->dequant[EL_Q5_1] = dequant_q5_1;
+    table->dequant[EL_Q2_K] = dequant_q2_k;
+    table->dequant[EL_Q3_K] = dequant_q3_k;
+    table->dequant[EL_Q4_K] = dequant_q4_k;
+    table->dequant[EL_Q5_K] = dequant_q5_k;
+    table->dequant[EL_Q6_K] = dequant_q6_k;
+}

@@ -1,0 +1,86 @@
+/* The ISA levels in ascending order, and the choice of one. A level exists in this library when its files were compiled
+ * (EDGELLM_LEVEL_<NAME>, set by the build); whether the machine can run it is asked at run time. */
+#include "cpu.h"
+#include "kernels.h"
+
+#include <string.h>
+
+static int32_t scalar_available(const char **why) {
+    if (why) *why = "";
+    return 1;
+}
+
+#if EDGELLM_LEVEL_AVX2
+static int32_t avx2_available(const char **why) {
+    const char *missing[2];
+    uint32_t features = el_cpu_features(missing);
+    if (why) *why = missing[0];
+    return (features & EL_CPU_AVX2) != 0;
+}
+
+static void avx2_override(el_kernels *table) {
+    el_avx2_matmul_kernels(table);
+    el_avx2_vector_kernels(table);
+}
+#endif
+
+#if EDGELLM_LEVEL_AVX512_VNNI
+static int32_t avx512_vnni_available(const char **why) {
+    const char *missing[2];
+    uint32_t features = el_cpu_features(missing);
+#if EDGELLM_EMULATE_AVX512 /* the files were compiled to AVX2 instructions, for tests */
+    if (why) *why = missing[0];
+    return (features & EL_CPU_AVX2) != 0;
+#else
+    if (why) *why = missing[1];
+    return (features & EL_CPU_AVX512_VNNI) != 0;
+#endif
+}
+
+static void avx512_vnni_override(el_kernels *table) {
+    el_avx512_vnni_matmul_kernels(table);
+    el_avx512_vnni_vector_kernels(table);
+}
+#endif
+
+const el_level EL_LEVELS[] = {
+    {"scalar", scalar_available, el_scalar_kernels},
+#if EDGELLM_LEVEL_AVX2
+    {"avx2", avx2_available, avx2_override},
+#endif
+#if EDGELLM_LEVEL_AVX512_VNNI
+    {"avx512_vnni", avx512_vnni_available, avx512_vnni_override},
+#endif
+};
+const int32_t EL_N_LEVELS = (int32_t)(sizeof EL_LEVELS / sizeof *EL_LEVELS);
+
+const char *el_isa_level(int32_t index, int32_t *available, const char **why) {
+    if (index < 0 || index >= EL_N_LEVELS) {
+        if (available) *available = 0;
+        if (why) *why = "there is no such level";
+        return NULL;
+    }
+    int32_t can_run = EL_LEVELS[index].available(why);
+    if (available) *available = can_run;
+    return EL_LEVELS[index].name;
+}
+
+int32_t el_kernels_select(const char *level, el_kernels *table, const char **why) {
+    const char *reason = "";
+    int32_t chosen = -1;
+    if (level == NULL || level[0] == '\0') {
+        for (int32_t i = 0; i < EL_N_LEVELS; i++) {
+            if (EL_LEVELS[i].available(NULL)) chosen = i;
+        }
+    } else {
+        reason = "this library has no ISA level of that name";
+        for (int32_t i = 0; i < EL_N_LEVELS; i++) {
+            if (strcmp(level, EL_LEVELS[i].name) == 0 && EL_LEVELS[i].available(&reason)) chosen = i;
+        }
+    }
+    if (why) *why = reason;
+    if (chosen < 0) return EL_E_UNSUPPORTED;
+    for (int32_t i = 0; i <= chosen; i++) EL_LEVELS[i].override(table);
+    table->level = EL_LEVELS[chosen].name;
+    return EL_OK;
+}

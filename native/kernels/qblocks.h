@@ -1,0 +1,120 @@
+/* The blocks of GGUF's quantised types, byte for byte. d is the scale, m or dmin the minimum; both are f16 bits. A file may
+ * place a block at any address: copy it (el_load_block) before use. Multi-byte fields are little endian. */
+#ifndef EL_QBLOCKS_H
+#define EL_QBLOCKS_H
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "edgellm reads GGUF blocks in place: little-endian machines only"
+#endif
+
+/* 32 weights. Nibble j of qs: weight j in the low half of byte j, weight j + 16 in the high half. qh: bit j = the fifth bit
+ * of weight j. */
+typedef struct el_block_q8_0 {
+    uint16_t d;
+    int8_t qs[32];
+} el_block_q8_0;
+typedef struct el_block_q4_0 {
+    uint16_t d;
+    uint8_t qs[16];
+} el_block_q4_0;
+typedef struct el_block_q4_1 {
+    uint16_t d, m;
+    uint8_t qs[16];
+} el_block_q4_1;
+typedef struct el_block_q5_0 {
+    uint16_t d;
+    uint8_t qh[4], qs[16];
+} el_block_q5_0;
+typedef struct el_block_q5_1 {
+    uint16_t d, m;
+    uint8_t qh[4], qs[16];
+} el_block_q5_1;
+
+/* 256 weights ("k-quants"), each 16 or 32 weights with a small integer scale of their own. */
+typedef struct el_block_q2_k {
+    uint8_t scales[16], qs[64];
+    uint16_t d, dmin;
+} el_block_q2_k;
+typedef struct el_block_q3_k {
+    uint8_t hmask[32], qs[64], scales[12];
+    uint16_t d;
+} el_block_q3_k;
+typedef struct el_block_q4_k {
+    uint16_t d, dmin;
+    uint8_t scales[12], qs[128];
+} el_block_q4_k;
+typedef struct el_block_q5_k {
+    uint16_t d, dmin;
+    uint8_t scales[12], qh[32], qs[128];
+} el_block_q5_k;
+typedef struct el_block_q6_k {
+    uint8_t ql[128], qh[64];
+    int8_t scales[16];
+    uint16_t d;
+} el_block_q6_k;
+
+static_assert(sizeof(el_block_q8_0) == 34, "Q8_0");
+static_assert(sizeof(el_block_q4_0) == 18, "Q4_0");
+static_assert(sizeof(el_block_q4_1) == 20, "Q4_1");
+static_assert(sizeof(el_block_q5_0) == 22, "Q5_0");
+static_assert(sizeof(el_block_q5_1) == 24, "Q5_1");
+static_assert(sizeof(el_block_q2_k) == 84, "Q2_K");
+static_assert(sizeof(el_block_q3_k) == 110, "Q3_K");
+static_assert(sizeof(el_block_q4_k) == 144, "Q4_K");
+static_assert(sizeof(el_block_q5_k) == 176, "Q5_K");
+static_assert(sizeof(el_block_q6_k) == 210, "Q6_K");
+
+/* Block i of a row of blocks, whatever the row's alignment: `block` is a pointer to the wanted struct. */
+#define el_load_block(block, row, i) \
+    memcpy((block), (const char *)(row) + (size_t)(i) * sizeof *(block), sizeof *(block))
+
+/* The 6-bit scale and minimum of 32-block j (0..7) of Q4_K and Q5_K. */
+static inline void el_k4_scale(const uint8_t s[12], int j, uint8_t *scale, uint8_t *minimum) {
+    if (j < 4) {
+        *scale = s[j] & 63;
+        *minimum = s[j + 4] & 63;
+    } else {
+        *scale = (uint8_t)((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4));
+        *minimum = (uint8_t)((s[j + 4] >> 4) | ((s[j] >> 6) << 4));
+    }
+}
+
+/* The quants of a block in order, as stored (unsigned: no offset subtracted). */
+static inline void el_nibbles32(const uint8_t qs[16], uint8_t u[32]) {
+    for (int j = 0; j < 16; j++) {
+        u[j] = qs[j] & 15;
+        u[j + 16] = qs[j] >> 4;
+    }
+}
+
+static inline void el_fifth_bits32(const uint8_t qh[4], uint8_t u[32]) {
+    for (int j = 0; j < 32; j++) u[j] |= (uint8_t)(((qh[j / 8] >> (j % 8)) & 1) << 4);
+}
+
+static inline void el_unpack_q4_k(const el_block_q4_k *b, uint8_t u[256]) {
+    for (int j = 0; j < 4; j++) {
+        for (int l = 0; l < 32; l++) {
+            u[64 * j + l] = b->qs[32 * j + l] & 15;
+            u[64 * j + 32 + l] = b->qs[32 * j + l] >> 4;
+        }
+    }
+}
+
+static inline void el_unpack_q6_k(const el_block_q6_k *b, uint8_t u[256]) {
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;
+        uint8_t *y = u + 128 * half;
+        for (int l = 0; l < 32; l++) {
+            y[l] = (uint8_t)((ql[l] & 15) | ((qh[l] & 3) << 4));
+            y[l + 32] = (uint8_t)((ql[l + 32] & 15) | (((qh[l] >> 2) & 3) << 4));
+            y[l + 64] = (uint8_t)((ql[l] >> 4) | (((qh[l] >> 4) & 3) << 4));
+            y[l + 96] = (uint8_t)((ql[l + 32] >> 4) | ((qh[l] >> 6) << 4));
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,160 @@
+/* Repacking of file rows into panels of 16 rows; the layout is in kernels.h. Every function clears the panel first, so
+ * that rows past n_rows are zero, then spreads one block of one row at a time. A step is 4 consecutive k. */
+#include "fp.h"
+#include "qblocks.h"
+#include "scalar.h"
+
+enum { ROWS = EL_TILE_ROWS };
+
+/* Where quant k (counted from the step a 64-byte line starts with) of a row lies. */
+static int at(int row, int k) { return 64 * (k / 4) + 4 * row + k % 4; }
+
+/* The two streams of a panel at block b. */
+typedef struct streams {
+    uint8_t *quants, *extras;
+} streams;
+
+static streams block_of(void *panel, const el_tile *t, int32_t k, int32_t b) {
+    uint8_t *p = panel;
+    size_t n = (size_t)(k / t->block);
+    return (streams){p + (size_t)b * (size_t)t->quant_bytes,
+                     p + n * (size_t)t->quant_bytes + (size_t)b * (size_t)t->extra_bytes};
+}
+
+static void put_u16(uint8_t *array, int i, uint16_t value) { memcpy(array + 2 * i, &value, 2); }
+
+/* 32 nibbles of one row: steps 0..3 in the low halves of 4 lines, steps 4..7 in the high halves. */
+static void put_nibbles(uint8_t *lines, int row, const uint8_t *u) {
+    for (int k = 0; k < 16; k++) lines[at(row, k)] = (uint8_t)((u[k] & 15) | ((u[k + 16] & 15) << 4));
+}
+
+static void pack_q8_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q8_0);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q8_0 block;
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            for (int i = 0; i < 32; i++) out.quants[at(r, i)] = (uint8_t)block.qs[i];
+            put_u16(out.extras, r, block.d);
+        }
+    }
+}
+
+static void pack_q4_1(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q4_1);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q4_1 block;
+            uint8_t u[32];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles32(block.qs, u);
+            put_nibbles(out.quants, r, u);
+            put_u16(out.extras, r, block.d);
+            put_u16(out.extras, ROWS + r, block.m);
+        }
+    }
+}
+
+static void pack_q5_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q5_0);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q5_0 block;
+            uint8_t u[32];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles32(block.qs, u);
+            el_fifth_bits32(block.qh, u);
+            put_nibbles(out.quants, r, u);
+            for (int i = 0; i < 32; i++) { /* bit s = fifth bit of step s */
+                out.quants[256 + 4 * r + i % 4] |= (uint8_t)((u[i] >> 4) << (i / 4));
+            }
+            put_u16(out.extras, r, block.d);
+        }
+    }
+}
+
+static void pack_q4_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q4_K);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        uint8_t *scales = out.extras, *minima = out.extras + 128;
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q4_k block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_unpack_q4_k(&block, u);
+            for (int c = 0; c < 4; c++) { /* 32-blocks 2c (low halves) and 2c + 1 (high halves) */
+                for (int i = 0; i < 32; i++) {
+                    out.quants[512 * c + at(r, i)] = (uint8_t)(u[64 * c + i] | (u[64 * c + 32 + i] << 4));
+                }
+            }
+            for (int j = 0; j < 8; j++) {
+                el_k4_scale(block.scales, j, &scales[16 * j + r], &minima[32 * (j / 2) + 2 * r + j % 2]);
+            }
+            put_u16(out.extras + 256, r, block.d);
+            put_u16(out.extras + 256, ROWS + r, block.dmin);
+        }
+    }
+}
+
+static void pack_q6_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q6_K);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q6_k block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_unpack_q6_k(&block, u);
+            for (int j = 0; j < 8; j++) { /* 32-blocks */
+                const uint8_t *uj = u + 32 * j;
+                uint8_t *top = out.quants + 2048 + 128 * j;
+                put_nibbles(out.quants + 256 * j, r, uj);
+                for (int i = 0; i < 32; i++) { /* step s = i / 4: line s / 4, bits 2 (s % 4) and up */
+                    int s = i / 4;
+                    top[64 * (s / 4) + 4 * r + i % 4] |= (uint8_t)((uj[i] >> 4) << (2 * (s % 4)));
+                }
+            }
+            for (int j = 0; j < 16; j++) out.extras[16 * j + r] = (uint8_t)block.scales[j];
+            put_u16(out.extras + 256, r, block.d);
+        }
+    }
+}
+
+/* F16 and F32: a transpose of elements. */
+static void pack_elements(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel,
+                          size_t size) {
+    memset(panel, 0, ((size_t)k * ROWS * size + 63) & ~(size_t)63);
+    for (int32_t i = 0; i < k; i++) {
+        for (int r = 0; r < n_rows; r++) {
+            memcpy((char *)panel + ((size_t)i * ROWS + (size_t)r) * size,
+                   (const char *)rows + (size_t)r * row_stride + (size_t)i * size, size);
+        }
+    }
+}
+
+static void pack_f16(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    pack_elements(rows, row_stride, n_rows, k, panel, 2);
+}
+
+static void pack_f32(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    pack_elements(rows, row_stride, n_rows, k, panel, 4);
+}
+
+void el_scalar_pack_kernels(el_kernels *table) {
+    table->pack[EL_Q8_0] = pack_q8_0;
+    table->pack[EL_Q4_1] = pack_q4_1;
+    table->pack[EL_Q5_0] = pack_q5_0;
+    table->pack[EL_Q4_K] = pack_q4_k;
+    table->pack[EL_Q6_K] = pack_q6_k;
+    table->pack[EL_F16] = pack_f16;
+    table->pack[EL_F32] = pack_f32;
+}

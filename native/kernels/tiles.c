@@ -1,0 +1,21 @@
+/* The tile formats of kernels.h as a table: sizes of a block of a panel and of a block in the file. */
+#include "kernels.h"
+#include "qblocks.h"
+
+static const el_tile TILES[] = {
+    /* type   block  quants  extras  row bytes              activations */
+    {EL_Q8_0, 32, 512, 32, sizeof(el_block_q8_0), EL_ACT_A32},
+    {EL_Q4_1, 32, 256, 64, sizeof(el_block_q4_1), EL_ACT_A32},
+    {EL_Q5_0, 32, 320, 32, sizeof(el_block_q5_0), EL_ACT_A32},
+    {EL_Q4_K, 256, 2048, 320, sizeof(el_block_q4_k), EL_ACT_A256},
+    {EL_Q6_K, 256, 3072, 288, sizeof(el_block_q6_k), EL_ACT_A256},
+    {EL_F16, 1, 32, 0, 2, -1},
+    {EL_F32, 1, 64, 0, 4, -1},
+};
+
+const el_tile *el_tile_of(int32_t qtype) {
+    for (size_t i = 0; i < sizeof TILES / sizeof *TILES; i++) {
+        if (TILES[i].qtype == qtype) return &TILES[i];
+    }
+    return NULL;
+}
