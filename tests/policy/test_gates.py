@@ -89,14 +89,3 @@ def test_every_dependency_is_imported_and_every_import_declared() -> None:
 def test_files_are_named_after_what_they_hold() -> None:
     bad = [str(f.relative_to(REPOSITORY)) for f in python_files(REPOSITORY) if f.name in NAMELESS_FILES]
     assert bad == []
-
-
-def test_no_assert_guards_anything_in_the_package() -> None:
-    """Bad input is a typed error; `python -O` removes assertions."""
-    found = [
-        f"{file.relative_to(REPOSITORY)}:{node.lineno}"
-        for file in python_files(REPOSITORY)
-        for node in ast.walk(parse(file))
-        if isinstance(node, ast.Assert)
-    ]
-    assert found == []
