@@ -197,7 +197,7 @@ class LLM:
         return self._loaded.tokenizer.encode_segments(segments)
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of text; add_special: BOS/EOS as the model wants; parse_special: control tokens in the text count."""
+        """Token ids of text; add_special: BOS/EOS as the model wants; parse_special: read control tokens in it."""
         return self._loaded.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -229,7 +229,8 @@ class LLM:
         error = self._wait([request])[0]
         if error is not None:
             raise error
-        assert request.logits is not None
+        if request.logits is None:
+            raise EngineError("the request ended without its logits")
         return request.logits
 
     @property
@@ -286,9 +287,10 @@ class LLM:
             raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r}")
         if len(ids) > self._loaded.n_ctx:
             raise ContextOverflow(len(ids), self._loaded.n_ctx)
+        last = self._loaded.plan.n_vocab - 1
         for token in params.logit_bias:
-            if token >= self._loaded.plan.n_vocab:
-                raise RequestError(f"logit_bias names token {token}, the vocabulary ends at {self._loaded.plan.n_vocab - 1}")
+            if token > last:
+                raise RequestError(f"logit_bias names token {token}, the vocabulary ends at {last}")
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return Request(
             prompt=ids,

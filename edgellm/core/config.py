@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from edgellm.core.errors import RequestError
@@ -33,6 +33,23 @@ GGUF_SAMPLING_KEYS = {
     "general.sampling.penalty_last_n": "repeat_last_n",
 }
 """The model author's own defaults, by metadata key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedParams:
+    """SamplingParams with every choice made; fields mean the same."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    logit_bias: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +112,13 @@ class SamplingParams:
             if isinstance(bias, bool) or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
                 raise RequestError(f"logit_bias[{token}] must be a number or -inf, found {bias!r:.80}")
 
-    def resolved(self, model_defaults: Mapping[str, Any]) -> SamplingParams:
-        """Return a copy without None in the sampling fields: the caller's value, else the model's, else ours."""
-        filled = {
-            name: model_defaults.get(name, default)
+    def resolved(self, model_defaults: Mapping[str, Any]) -> ResolvedParams:
+        """Fill the open fields: the caller's value, else the model's, else ours."""
+        chosen = {
+            name: model_defaults.get(name, default) if getattr(self, name) is None else getattr(self, name)
             for name, default in DEFAULTS.items()
-            if getattr(self, name) is None
         }
-        return replace(self, **filled)
+        return ResolvedParams(max_tokens=self.max_tokens, stop=self.stop, logit_bias=self.logit_bias, **chosen)
 
     @staticmethod
     def from_kwargs(params: SamplingParams | None, kwargs: Mapping[str, Any]) -> SamplingParams:

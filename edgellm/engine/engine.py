@@ -1,4 +1,4 @@
-"""The engine: one thread owns the executable and turns queued requests into steps; everybody else talks through queues."""
+"""The engine: one thread owns the executable and turns queued requests into steps; others talk through queues."""
 
 from __future__ import annotations
 
@@ -213,7 +213,8 @@ class Engine:
         seq, start, count, n_rows = piece
         request = seq.request
         if request.logit_rows is not None:
-            assert request.logits is not None and out.logits is not None
+            if request.logits is None or out.logits is None:
+                raise EngineError("the backend returned no logits although they were asked for")
             at = start + count - n_rows - request.logit_rows[0]
             request.logits[at : at + n_rows] = out.logits[row : row + n_rows]
             if seq.n_cached == len(seq.tokens):
@@ -221,7 +222,8 @@ class Engine:
             return
         sampler = seq.sampler
         if sampler.needs_logits:
-            assert out.logits is not None
+            if out.logits is None:
+                raise EngineError("the backend returned no logits although they were asked for")
             token = sampler.pick_from_row(out.logits[row], seq.n_generated)
         else:
             token = sampler.pick(out.top_ids[row], out.top_logits[row], seq.n_generated)

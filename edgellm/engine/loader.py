@@ -114,7 +114,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             n_ctx=n_ctx,
             kv_type=kv_type,
             kv_bytes=kv_bytes,
-            fingerprint=f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}" + ("" if options.strict else "-lax"),
+            fingerprint=f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{'' if options.strict else '-lax'}",
             sampling_defaults={
                 name: file.metadata[key]
                 for key, name in GGUF_SAMPLING_KEYS.items()
@@ -182,9 +182,7 @@ def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tu
             )
         log.warning("the context is limited to %d of %d tokens by %.0f MiB of KV memory", fits, wanted, memory / 2**20)
         wanted, per_sequence = fits, pages
-    n_pages = tuple(
-        fixed_pages(c, wanted) if c in fixed else pages for c in range(len(plan.caches))
-    )
+    n_pages = tuple(fixed_pages(c, wanted) if c in fixed else pages for c in range(len(plan.caches)))
     return wanted, n_pages, sum(n * s for n, s in zip(n_pages, sizes, strict=True))
 
 

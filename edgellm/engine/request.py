@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgellm.core.config import SamplingParams
+from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
 from edgellm.core.types import F32
 from edgellm.kvcache.table import Tables
@@ -53,11 +53,11 @@ class Request:
     """What the user sent. `events` receives Deltas (when stream) and one Done.
 
     logit_rows: None to generate; (first, stop) to return the logits of those prompt positions instead.
-    params: resolved. eog_ids: tokens that end the answer.
+    eog_ids: tokens that end the answer.
     """
 
     prompt: list[int]
-    params: SamplingParams
+    params: ResolvedParams
     seed: int
     n: int = 1
     stream: bool = False
@@ -84,8 +84,8 @@ class Request:
 class Sequence:
     """One token timeline: prompt and generated tokens; the first n_cached of them are in the KV cache.
 
-        tokens   |<------ n_prompt ------>|<-- generated -->|
-        cached   |<-------- n_cached -------->|             the rest is computed in the next steps
+    tokens   |<------ n_prompt ------>|<-- generated -->|
+    cached   |<-------- n_cached -------->|             the rest is computed in the next steps
     """
 
     request: Request

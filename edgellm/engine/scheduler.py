@@ -113,7 +113,8 @@ def finish(state: State, seq: Sequence) -> None:
 def check(state: State) -> None:
     """Raise AssertionError unless every page is free or in exactly the tables that count it."""
     sequences = [*state.running, *state.waiting]
-    assert len({id(s) for s in sequences}) == len(sequences), "a sequence is queued twice"
+    if len({id(s) for s in sequences}) != len(sequences):
+        raise AssertionError("a sequence is queued twice")
     state.ledger.check([s.tables for s in sequences])
 
 

@@ -1,7 +1,7 @@
 """Block tables: which page holds which 32 positions of a sequence, one table per cache class of the plan.
 
-    positions   0..31   32..63   64..95   96..127
-    entry          0        1        2        3         window class: entries left of the window are NO_PAGE
+positions   0..31   32..63   64..95   96..127
+entry          0        1        2        3         window class: entries left of the window are NO_PAGE
 """
 
 from __future__ import annotations

@@ -1,29 +1,27 @@
 """From logits to a token: a request's parameters become a Sampler, which reads ranked candidates and draws once.
 
-Order (llama.cpp's): penalties and bias (applied by the backend through `adjustments`), top-k, top-p, min-p, temperature.
-All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
+Order (llama.cpp's): penalties and bias (the backend applies `adjustments`), top-k, top-p, min-p, temperature. All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from edgellm.core.config import SamplingParams
+from edgellm.core.config import ResolvedParams
 from edgellm.core.types import F32, I32, MAX_TOP_K
 from edgellm.sampling.exp64 import exp64
 from edgellm.sampling.rng import uniform
 
 
 class Sampler:
-    """One choice of one request. `params` must be resolved (no None but seed and max_tokens).
+    """One choice of one request.
 
     needs_logits: the whole row of logits is needed (no top-k bound); else the `top_k` likeliest are enough.
     """
 
     __slots__ = ("choice", "needs_logits", "params", "penalised", "seed", "top_k")
 
-    def __init__(self, params: SamplingParams, seed: int, choice: int, n_vocab: int) -> None:
-        assert params.temperature is not None and params.top_k is not None
+    def __init__(self, params: ResolvedParams, seed: int, choice: int, n_vocab: int) -> None:
         self.params, self.seed, self.choice = params, seed, choice
         greedy = params.temperature == 0.0
         k = 1 if greedy else (min(params.top_k, n_vocab) or n_vocab)
@@ -47,8 +45,6 @@ class Sampler:
         p = self.params
         edits: dict[int, tuple[float, float]] = {}
         if self.penalised:
-            assert p.repeat_last_n is not None and p.repeat_penalty is not None
-            assert p.presence_penalty is not None and p.frequency_penalty is not None
             recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
             counts: dict[int, int] = {}
             for token in recent:
@@ -65,7 +61,6 @@ class Sampler:
         p = self.params
         if p.temperature == 0.0:
             return int(ids[0])
-        assert p.temperature is not None and p.top_k is not None and p.top_p is not None and p.min_p is not None
         x = logits[: p.top_k or len(logits)].astype(np.float64)
         if p.top_p < 1.0 or p.min_p > 0.0:
             e = exp64(x - x[0])

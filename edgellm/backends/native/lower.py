@@ -1,8 +1,8 @@
 """Lowering: a Plan becomes the flat program of the native core (struct el_op, in numpy with the same layout).
 
-What happens here and nowhere else: int8 activations are made explicit (QUANTIZE into a slot, shared by the ops that read
-the same columns), parts with different activation formats become separate LINEARs, weights are split into matrices and
-float32 vectors.
+What happens here and nowhere else: int8 activations are made explicit (QUANTIZE into a slot, shared by the ops that
+read the same columns), parts with different activation formats become separate LINEARs, weights are split into
+matrices and float32 vectors.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from edgellm.models import ops
 from edgellm.models.ops import Experts, Op, Part, View
 from edgellm.models.plan import Buffer, Plan
 
-OP_DTYPE = np.dtype(
-    [("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))]
-)
+OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op."""
 
 CODES = {
@@ -113,9 +111,9 @@ def _emit(
     s.records.append((CODES[name], views, weights or [], ints or [], floats or []))
     if written is not None:
         for slot, (view, _) in list(s.valid.items()):
-            if view.buf == written.buf and view.start < written.start + written.width:
-                if written.start < view.start + view.width:
-                    del s.valid[slot]
+            overlap = min(view.start + view.width, written.start + written.width) - max(view.start, written.start)
+            if view.buf == written.buf and overlap > 0:
+                del s.valid[slot]
 
 
 def _vector(s: _State, w: int | None) -> int:
