@@ -59,7 +59,8 @@ class PagePool:
     def check(self) -> None:
         """Raise AssertionError where the books do not balance."""
         free = set(self._free)
-        assert len(free) == len(self._free), "a page is in the free list twice"
+        if len(free) != len(self._free):
+            raise AssertionError("a page is in the free list twice")
         for page, refs in enumerate(self._refs):
-            assert refs >= 0, f"page {page} has {refs} references"
-            assert (refs == 0) == (page in free), f"page {page}: {refs} references, free: {page in free}"
+            if refs < 0 or (refs == 0) != (page in free):
+                raise AssertionError(f"page {page}: {refs} references, free: {page in free}")

@@ -47,7 +47,10 @@ class Ledger:
                     if page != NO_PAGE:
                         counts[page] = counts.get(page, 0) + 1
             for page in range(pool.n_pages):
-                assert pool.refs(page) == counts.get(page, 0), f"class {cls} page {page}: references do not match"
+                if pool.refs(page) != counts.get(page, 0):
+                    raise AssertionError(
+                        f"class {cls} page {page}: {pool.refs(page)} references, {counts.get(page, 0)} in tables"
+                    )
 
 
 class Tables:

@@ -1,6 +1,7 @@
 """From logits to a token: a request's parameters become a Sampler, which reads ranked candidates and draws once.
 
-Order (llama.cpp's): penalties and bias (the backend applies `adjustments`), top-k, top-p, min-p, temperature. All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
+Order (llama.cpp's): penalties and bias (the backend applies `adjustments`), top-k, top-p, min-p, temperature.
+All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
 """
 
 from __future__ import annotations
