@@ -197,9 +197,7 @@ def _read_tensor(cur: Cursor, index: int, total: int) -> _Entry:
     return _Entry(name, ne[::-1], qtype, cur.u64(f"the offset of {what}"))
 
 
-def _place(
-    cur: Cursor, entries: list[_Entry], data_start: int, alignment: int, shard: int
-) -> dict[str, TensorInfo]:
+def _place(cur: Cursor, entries: list[_Entry], data_start: int, alignment: int, shard: int) -> dict[str, TensorInfo]:
     """Checks names, alignment, extents and overlap; returns the directory in file order."""
     tensors: dict[str, TensorInfo] = {}
     for e in entries:

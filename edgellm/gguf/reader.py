@@ -92,7 +92,8 @@ class GGUFFile:
         if count == 1:
             return
         paths = split.find_set(path, count)
-        self.close()
+        shard.close()
+        self._shards.clear()
         for i, p in enumerate(paths):
             self._shards.append(_open_shard(p, i))
         split.check_set(paths, [s.header for s in self._shards])
@@ -181,6 +182,8 @@ def _locate(path: Path) -> Path:
     if stat.S_ISDIR(mode):
         try:
             return split.model_in_directory(path)
+        except ModelNotFound:  # an OSError too
+            raise
         except OSError as e:
             raise GGUFError(f"{path}: cannot be listed: {e.strerror}") from e
     if not stat.S_ISREG(mode):
