@@ -201,7 +201,7 @@ def setup(dev: bool) -> None:
         what = "Python packages and development tools" if dev else "Python packages"
         with step(f"installing {what} into .venv"):
             # No CMake here: `build` compiles, quicker and incrementally, into the same source tree.
-            settings = ["-C", "wheel.cmake=false", "-C", "editable.mode=inplace"]
+            settings = ["--config-settings=wheel.cmake=false", "--config-settings=editable.mode=inplace"]
             target = f"{ROOT}[dev]" if dev else ROOT
             quiet([PYTHON, "-m", "pip", "install", "-q", *settings, "-e", target], way_out)
             PACKAGE_STAMP.write_text(json.dumps({"key": key, "dev": dev}))
@@ -214,24 +214,25 @@ def setup(dev: bool) -> None:
 
 
 def check_compiler() -> None:
+    """Settle on a C compiler: CC, which must be there, or the first of cc, gcc and clang."""
     wanted = os.environ.get("CC")
     if wanted:
         if shutil.which(shlex.split(wanted)[0]) is None:
             raise Failure(f"CC is set to {wanted!r}, which is not on PATH. Correct or unset it.")
         return
-    if not any(shutil.which(c) for c in ("cc", "gcc", "clang")):
+    found = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    if found is None:
         raise Failure(
             "no C compiler found (cc, gcc or clang).\n"
             "Debian, Ubuntu: sudo apt install build-essential     Fedora: sudo dnf install gcc make\n"
             "macOS: xcode-select --install     Windows: LLVM-MinGW or MSYS2, with its bin folder on PATH"
         )
+    os.environ["CC"] = found  # else the wheel's build would take the compiler that Python was built with
 
 
 def native_sources() -> list[Path]:
     found = [
-        p
-        for p in (ROOT / "native").rglob("*")
-        if p.is_file() and p.suffix in (".c", ".h", ".inl", ".txt", ".def")
+        p for p in (ROOT / "native").rglob("*") if p.is_file() and p.suffix in (".c", ".h", ".inl", ".txt", ".def")
     ]
     return sorted(found)
 
@@ -257,9 +258,7 @@ def compile_native(folder: str, targets: Sequence[str], *options: str) -> None:
 
 
 def library_path() -> Path:
-    name = (
-        "libedgellm.dll" if WINDOWS else "libedgellm.dylib" if sys.platform == "darwin" else "libedgellm.so"
-    )
+    name = "libedgellm.dll" if WINDOWS else "libedgellm.dylib" if sys.platform == "darwin" else "libedgellm.so"
     return ROOT / "edgellm" / "_native" / name
 
 
