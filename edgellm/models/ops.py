@@ -2,7 +2,7 @@
 
 A buffer is a float32 (or int32) matrix with one row per token (axis "T") or per output row (axis "R"). A `View` names
 columns of a buffer. `w`, `b`, ... are indices into `Plan.weights`, None where absent. Every op works on all rows.
-Letters: T tokens, D model dim, F ffn dim, H query heads, G kv heads, E head dim, N output rows and K inputs of a matmul.
+Letters: T tokens, D model dim, F ffn dim, H query heads, G kv heads, E head dim, N outputs and K inputs of a matmul.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ class View(NamedTuple):
     buf: int
     start: int
     width: int
+
+    def columns(self, start: int, width: int) -> View:
+        """Columns start .. start+width-1 of this view."""
+        return View(self.buf, self.start + start, width)
 
 
 class Part(NamedTuple):
@@ -123,6 +127,19 @@ class Add:
     a: View
     b: View
     y: View
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """For each of `heads` equal segments h of x (width X) and of y (width Y): y[h*Y + y_offset : + n] =
+    x[h*X + x_offset : + n]. Joins or splits what lies head by head; the rest of y stays as it is."""
+
+    x: View
+    y: View
+    heads: int
+    x_offset: int
+    y_offset: int
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +357,7 @@ Op = (
     | Glu
     | Act
     | Add
+    | Copy
     | Scale
     | Softcap
     | Rope

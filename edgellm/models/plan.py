@@ -1,75 +1,26 @@
 """A plan: a model as a flat, immutable list of ops over numbered buffers, with its weights and caches named.
 
-`Builder` collects ops with every shape checked by name; `Plan.to_bytes` / `Plan.from_bytes` round-trip.
+`Builder` (build.py) collects ops with every shape checked by name; `Plan.to_bytes` / `Plan.from_bytes` round-trip.
 """
 
 from __future__ import annotations
 
+import json
+import typing
 from dataclasses import dataclass
 
+from edgellm.models import codec
+from edgellm.models.check import check_plan
 from edgellm.models.ops import Op
+from edgellm.models.tables import Buffer, CacheClass, CacheLayer, PlanError, RopeTable, Weight
 
+__all__ = ["Buffer", "CacheClass", "CacheLayer", "Plan", "PlanError", "RopeTable", "Weight"]
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A matrix of `width` columns with one row per token (axis "T") or per output row ("R"). dtype "f32" or "i32"."""
+FORMAT = "edgellm-plan"
+VERSION = 1
+MAX_PLAN_BYTES = 64 << 20
 
-    name: str
-    width: int
-    axis: str = "T"
-    dtype: str = "f32"
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """Rows row0 .. row0+shape[-2]-1 of the file's tensor (whole tensor: row0 = 0). shape is outermost first, as used.
-
-    role: "matrix" ([N,K] or [X,N,K], any type), "embedding" ([V,D], rows are looked up), "vector" (converted to
-    float32 when loaded, any rank).
-    """
-
-    tensor: str
-    shape: tuple[int, ...]
-    role: str = "matrix"
-    row0: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RopeTable:
-    """cos/sin tables for Rope ops: angle(p, i) = p / scale_factor * base^(-2i/n_rot) / factors[i].
-
-    Built in float64, rounded once to float32 (models/rope.py). factors: weight index [n_rot/2] or None.
-    attn_factor multiplies cos and sin.
-    """
-
-    n_rot: int
-    base: float
-    factors: int | None = None
-    scale_factor: float = 1.0
-    attn_factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CacheLayer:
-    """One layer's share of a page. Full and window classes: K is [G, Ek, 32], V is [G, 32, Ev].
-
-    Latent class: heads = 1, only K is stored and V is K's first v_dim dimensions. State class: `state` lists the
-    shapes (float32) of one sequence's state in this layer, and heads = k_dim = v_dim = 0.
-    """
-
-    heads: int
-    k_dim: int
-    v_dim: int
-    state: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CacheClass:
-    """Layers that share one block table. kind: "full" | "window" | "latent" | "state"; window in tokens, 0 = none."""
-
-    kind: str
-    layers: tuple[CacheLayer, ...]
-    window: int = 0
+_OPS: dict[str, type] = {op.__name__: op for op in typing.get_args(Op)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +39,55 @@ class Plan:
     caches: tuple[CacheClass, ...]
     ops: tuple[Op, ...]
     logits: int
+
+    def check(self) -> None:
+        """PlanError unless every index, shape and order of use is sound. `from_bytes` and the builder do this."""
+        check_plan(self, self.ops, self.n_vocab, self.n_ctx_train, self.logits)
+
+    def to_bytes(self) -> bytes:
+        """The plan as UTF-8 JSON: [format, version, fields in order]. Equal plans give equal bytes."""
+        body = [
+            self.arch,
+            self.n_vocab,
+            self.n_ctx_train,
+            codec.encode(self.buffers),
+            codec.encode(self.weights),
+            codec.encode(self.ropes),
+            codec.encode(self.caches),
+            [codec.encode_member(op) for op in self.ops],
+            self.logits,
+        ]
+        text = json.dumps([FORMAT, VERSION, body], separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        return text.encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        """The plan that `to_bytes` wrote, checked. PlanError for anything else, and past MAX_PLAN_BYTES."""
+        if len(data) > MAX_PLAN_BYTES:
+            raise PlanError(f"a plan of {len(data)} bytes is larger than any sound one ({MAX_PLAN_BYTES} bytes)")
+        try:
+            head = json.loads(data)
+        except (ValueError, RecursionError) as e:
+            raise PlanError(f"the bytes are not a plan: {e}") from None
+        if not isinstance(head, list) or len(head) != 3 or head[0] != FORMAT:
+            raise PlanError(f"the bytes are not a plan: expected a list that starts with {FORMAT!r}")
+        if head[1] != VERSION:
+            raise PlanError(f"the plan has version {head[1]!r}, this edgellm reads version {VERSION}: build it again")
+        if not isinstance(head[2], list) or len(head[2]) != 9:
+            raise PlanError("the plan's body is not a list of 9 fields")
+        arch, n_vocab, n_ctx, buffers, weights, ropes, caches, ops, logits = head[2]
+        if not isinstance(ops, list):
+            raise PlanError("the plan's ops are not a list")
+        plan = cls(
+            arch=codec.decode(str, arch, "arch"),
+            n_vocab=codec.decode(int, n_vocab, "n_vocab"),
+            n_ctx_train=codec.decode(int, n_ctx, "n_ctx_train"),
+            buffers=codec.decode(tuple[Buffer, ...], buffers, "buffers"),
+            weights=codec.decode(tuple[Weight, ...], weights, "weights"),
+            ropes=codec.decode(tuple[RopeTable, ...], ropes, "ropes"),
+            caches=codec.decode(tuple[CacheClass, ...], caches, "caches"),
+            ops=tuple(codec.decode_member(_OPS, op, f"ops[{i}]") for i, op in enumerate(ops)),
+            logits=codec.decode(int, logits, "logits"),
+        )
+        plan.check()
+        return plan

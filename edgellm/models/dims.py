@@ -1,0 +1,109 @@
+"""The sizes that nearly every family reads in the same way, and the rope tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgellm.core.errors import UnsupportedModel
+from edgellm.models.build import Builder
+from edgellm.models.keys import MAX_LAYERS, Keys
+from edgellm.models.tables import RopeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """Sizes of a model. Tuples hold one number per layer; head sizes are those of full-attention layers.
+
+    n_layer: without the trailing prediction layers of some files (`n_extra` of them).
+    n_ff: 0 where the file does not say.
+    """
+
+    n_layer: int
+    n_extra: int
+    n_embd: int
+    n_ctx: int
+    n_vocab: int
+    eps: float
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    k_dim: int
+    v_dim: int
+    n_rot: int
+    n_ff: tuple[int, ...]
+    n_expert: int
+    n_expert_used: int
+
+
+def read_dims(k: Keys, b: Builder) -> Dims:
+    """Reads the common keys. A model without attention has heads, k_dim, v_dim and n_rot 0."""
+    n_all = k.integer("block_count", lo=1, hi=MAX_LAYERS)
+    n_extra = k.integer("nextn_predict_layers", 0, hi=n_all - 1)
+    n = n_all - n_extra
+    n_embd = k.integer("embedding_length", lo=1)
+    heads = k.integers("attention.head_count", n, 0, hi=1 << 16)
+    kv_heads = k.integers("attention.head_count_kv", n, 0, hi=1 << 16) if k.has("attention.head_count_kv") else heads
+    head_dim = n_embd // max(heads) if max(heads) else 0
+    k_dim = k.integer("attention.key_length", head_dim, lo=1, hi=1 << 16)
+    v_dim = k.integer("attention.value_length", head_dim, lo=1, hi=1 << 16)
+    n_rot = k.integer("rope.dimension_count", k_dim, hi=1 << 16)
+    n_expert = k.integer("expert_count", 0, hi=1 << 16)
+    n_used = k.integer("expert_used_count", 0, hi=1 << 16)
+    if not n_used <= n_expert or (n_expert and not n_used):
+        raise UnsupportedModel(
+            f"metadata key '{k.arch}.expert_used_count' is {n_used} with {n_expert} experts; expected 1..{n_expert}"
+        )
+    if not k.flag("attention.causal", True):
+        raise UnsupportedModel(f"metadata key '{k.arch}.attention.causal' is false: an encoder, which cannot generate")
+    return Dims(
+        n_layer=n,
+        n_extra=n_extra,
+        n_embd=n_embd,
+        n_ctx=k.integer("context_length", lo=1, hi=1 << 26),
+        n_vocab=b.shape("token_embd.weight")[0],
+        eps=k.number("attention.layer_norm_rms_epsilon"),
+        heads=heads,
+        kv_heads=kv_heads,
+        k_dim=k_dim,
+        v_dim=v_dim,
+        n_rot=n_rot,
+        n_ff=k.integers("feed_forward_length", n, 0),
+        n_expert=n_expert,
+        n_expert_used=n_used,
+    )
+
+
+def rope_table(k: Keys, n_rot: int, factors: int | None = None) -> RopeTable:
+    """The table of the file's base and scaling. UnsupportedModel for scaling other than none and linear."""
+    kind = k.text("rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(
+            f"metadata key '{k.arch}.rope.scaling.type' is '{kind}'; edgellm knows 'none' and 'linear'"
+        )
+    # The trained length and the fine-tuning flag only matter to the scalings that were refused above.
+    k.integer("rope.scaling.original_context_length", 0, hi=1 << 30)
+    k.flag("rope.scaling.finetuned", False)
+    factor = k.number("rope.scaling.factor", 0.0) or k.number("rope.scale_linear", 0.0) or 1.0
+    return RopeTable(
+        n_rot=n_rot,
+        base=k.number("rope.freq_base", 10000.0),
+        factors=factors,
+        scale_factor=1.0 if kind == "none" else factor,
+        attn_factor=k.number("rope.scaling.attn_factor", 1.0),
+    )
+
+
+def f32(x: float) -> float:
+    """x rounded to float32."""
+    return float(np.float32(x))
+
+
+def sqrt32(x: float) -> float:
+    """The float32 square root of x."""
+    return float(np.sqrt(np.float32(x)))
+
+
+def rsqrt32(x: float) -> float:
+    """1 / sqrt(x), each step rounded to float32."""
+    return float(np.float32(1.0) / np.sqrt(np.float32(x)))
