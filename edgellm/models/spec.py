@@ -99,12 +99,7 @@ def family_of(arch: str) -> Family:
     raise UnsupportedModel(f"architecture '{arch[:64]}' is not supported; edgellm runs {', '.join(architectures())}")
 
 
-def load_plan(file: GGUFFile, *, strict: bool = True) -> Plan:
-    """The plan of the file's model. See `load_model`."""
-    return load_model(file, strict=strict).plan
-
-
-def load_model(file: GGUFFile, *, strict: bool = True) -> Loaded:
+def load_plan(file: GGUFFile, *, strict: bool = True) -> Loaded:
     """Builds the file's model: its plan, and facts about it.
 
     Raises UnsupportedModel, naming the key or tensor, for an unknown architecture, for missing or ill-shaped parts
