@@ -59,9 +59,7 @@ def test_only_env_reads_the_environment() -> None:
     assert environment_readers(REPOSITORY) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"]
-)
+@pytest.mark.parametrize("text", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"])
 def test_the_environment_check_finds(tmp_path: Path, text: str) -> None:
     (tmp_path / "edgellm" / "core").mkdir(parents=True)
     (tmp_path / "edgellm" / "core" / "config.py").write_text(text)

@@ -33,9 +33,7 @@ def wrong_imports(root: Path) -> list[str]:
     for file in python_files(root):
         own = part_of(module_name(file, root))
         if own not in LAYERS:
-            wrong.append(
-                f"{file.relative_to(root)}: {own} has no layer; add it to the table and to the design"
-            )
+            wrong.append(f"{file.relative_to(root)}: {own} has no layer; add it to the table and to the design")
             continue
         for item in imports(file, root):
             if item.top != "edgellm":

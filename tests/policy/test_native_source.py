@@ -75,9 +75,7 @@ def native_files() -> list[Path]:
 def test_the_c_core_keeps_its_rules() -> None:
     files = native_files()
     assert len(files) >= 2
-    found = [
-        f for p in files for f in findings(p.relative_to(NATIVE).as_posix(), p.read_text(encoding="utf-8"))
-    ]
+    found = [f for p in files for f in findings(p.relative_to(NATIVE).as_posix(), p.read_text(encoding="utf-8"))]
     assert found == []
 
 

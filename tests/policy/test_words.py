@@ -55,8 +55,6 @@ def test_the_check_finds(text: str) -> None:
     assert len(findings("x", "fine\n" + text)) == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["https://example.org/home/page", "a/work/b", "the issue is 3 bytes", "~/.cache"]
-)
+@pytest.mark.parametrize("text", ["https://example.org/home/page", "a/work/b", "the issue is 3 bytes", "~/.cache"])
 def test_the_check_passes(text: str) -> None:
     assert findings("x", text) == []
