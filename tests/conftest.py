@@ -56,9 +56,7 @@ def find_model(name: str) -> Path | None:
 def _need(name: str) -> Path:
     path = find_model(name)
     if path is None:
-        pytest.skip(
-            f"{name} is not here: run `edgellm pull {name}`, or set EDGELLM_TEST_MODELS to its folder"
-        )
+        pytest.skip(f"{name} is not here: run `edgellm pull {name}`, or set EDGELLM_TEST_MODELS to its folder")
     return path
 
 
@@ -145,9 +143,7 @@ def emulated_library() -> Path:
     """libedgellm_emulated: the AVX-512 kernels on any AVX2 machine; skips where it could not be built."""
     path = shared_library("release", "libedgellm_emulated")
     if not path.exists():
-        pytest.skip(
-            "libedgellm_emulated is not built: it needs an x86 machine and SIMDe (Debian: libsimde-dev)"
-        )
+        pytest.skip("libedgellm_emulated is not built: it needs an x86 machine and SIMDe (Debian: libsimde-dev)")
     return path
 
 

@@ -25,10 +25,6 @@ PROGRAMS = sorted(p.stem for p in (REPOSITORY / "native" / "tests").glob("*.c"))
 def test_program(build: str, name: str) -> None:
     program = REPOSITORY / "build" / build / "tests" / (name + (".exe" if os.name == "nt" else ""))
     if not program.exists():
-        pytest.skip(
-            f"{program.relative_to(REPOSITORY)} is not built ({BUILDS[build] or 'optimised'}): make test"
-        )
+        pytest.skip(f"{program.relative_to(REPOSITORY)} is not built ({BUILDS[build] or 'optimised'}): make test")
     done = subprocess.run([str(program)], cwd=REPOSITORY, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, (
-        f"{name} ({build}) ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    )
+    assert done.returncode == 0, f"{name} ({build}) ended with {done.returncode}\n{done.stdout}\n{done.stderr}"

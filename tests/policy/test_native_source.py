@@ -67,9 +67,8 @@ def findings(relative: str, text: str) -> list[str]:
 
 
 def native_files() -> list[Path]:
-    return sorted(
-        p for d in ("include", "core", "kernels") for p in (NATIVE / d).rglob("*") if p.suffix in (".c", ".h")
-    )
+    folders = ("include", "core", "kernels")
+    return sorted(p for d in folders for p in (NATIVE / d).rglob("*") if p.suffix in (".c", ".h", ".inl"))
 
 
 def test_the_c_core_keeps_its_rules() -> None:
