@@ -31,7 +31,7 @@ static inline int32_t el_is_finite(float x) { return (el_bits(x) & 0x7f800000u) 
 
 /* a * b + c rounded once. Without the instruction: the product is exact in double; the sum is rounded to odd in double,
  * after which rounding to float gives the correctly rounded result (double has more than 24 + 2 bits). Some C libraries
- * round fmaf twice, so it is not used. */
+ * round fmaf twice, so it is not used; and in this form compilers vectorise it. */
 static inline float el_fma(float a, float b, float c) {
 #if defined(__FMA__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c);
@@ -40,12 +40,16 @@ static inline float el_fma(float a, float b, float c) {
     double s = p + (double)c;
     double t = s - p;
     double err = (p - (s - t)) + ((double)c - t); /* s + err is the exact sum; nan when s is not finite */
-    uint64_t u;
+    uint64_t u, e;
     memcpy(&u, &s, sizeof u);
-    uint64_t inexact = (uint64_t)((err < 0) | (err > 0));
-    uint64_t inward = (uint64_t)((err < 0) != (s < 0)); /* the exact sum is nearer to zero than s */
-    u -= inexact & inward & ~u; /* an even s becomes its odd neighbour on that side, ... */
-    u |= inexact;               /* ... which, away from zero, is s with its last bit set */
+    memcpy(&e, &err, sizeof e);
+    uint64_t inward = (u ^ e) >> 63; /* the exact sum is nearer to zero than s */
+    uint64_t nonzero = ((e << 1) | (0 - (e << 1))) >> 63;
+    uint64_t infinite = (((u << 1) >> 53) + 1) >> 11;
+    uint64_t inexact = nonzero & ~infinite;
+    u -= inexact & inward &
+         ~u;      /* an inexact, even s becomes its odd neighbour on the side of the exact sum: here that */
+    u |= inexact; /* nearer to zero, here, when it was not, the other one */
     memcpy(&s, &u, sizeof s);
     return (float)s;
 #endif
@@ -60,12 +64,15 @@ static inline int32_t el_rint(float x) {
     return (int32_t)(el_bits(x + magic) - el_bits(magic));
 }
 
-/* Exact. A signalling nan becomes quiet, as the F16C instruction does. */
+/* Exact. A signalling nan becomes quiet, as the F16C instruction does. Without branches: compilers vectorise it. */
 static inline float el_f16_to_f32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
-    if (exponent == 31) return el_float(sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0));
-    if (exponent) return el_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
-    return el_float(sign | el_bits((float)mantissa * 5.9604644775390625e-8f)); /* 2^-24 */
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, a = (uint32_t)(h & 0x7fffu) << 13;
+    uint32_t normal = a + (112u << 23);
+    uint32_t subnormal =
+        el_bits(el_float(a + (113u << 23)) - el_float(113u << 23)); /* (1 + m) 2^-14 - 2^-14 */
+    uint32_t special = a + (224u << 23) + (a > 0x0f800000u ? 0x400000u & ~a : 0);
+    uint32_t u = a < 0x00800000u ? subnormal : normal;
+    return el_float(sign | (a >= 0x0f800000u ? special : u));
 }
 
 /* Nearest, ties to even; above the largest half: infinity; a nan keeps its top ten bits and becomes quiet. */

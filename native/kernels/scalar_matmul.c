@@ -5,7 +5,7 @@
 #include "fp.h"
 #include "scalar.h"
 
-enum { ROWS = EL_TILE_ROWS, COLUMNS = 64 };
+enum { ROWS = EL_TILE_ROWS, COLUMNS = 64, FLOAT_COLUMNS = 8 };
 
 /* Block b of a panel's two streams. */
 static const uint8_t *quants_of(const void *panel, const el_tile *t, int32_t b) {
@@ -28,59 +28,73 @@ static void write_out(float (*acc)[ROWS], int32_t n_rows, int32_t n, float *cons
     for (int32_t c = 0; c < n; c++) memcpy(y[c] + y_off, acc[c], (size_t)n_rows * sizeof(float));
 }
 
-/* ---- integers of a 32-block: w[row][k] --------------------------------------------------------------------------- */
+/* ---- integers of a 32-block: lines[step][4 * row + i], then w[row][k] ---------------------------------------------- */
 
-static void unpack_bytes(const uint8_t *lines, int16_t w[ROWS][32]) {
-    for (int s = 0; s < 8; s++) {
-        for (int r = 0; r < ROWS; r++) {
-            for (int i = 0; i < 4; i++) w[r][4 * s + i] = (int8_t)lines[64 * s + 4 * r + i];
-        }
-    }
-}
-
-/* Steps 0..3 from the low halves, 4..7 from the high halves of 4 lines. */
-static void unpack_nibbles(const uint8_t *lines, int16_t w[ROWS][32]) {
-    for (int s = 0; s < 4; s++) {
-        for (int r = 0; r < ROWS; r++) {
-            for (int i = 0; i < 4; i++) {
-                uint8_t byte = lines[64 * s + 4 * r + i];
-                w[r][4 * s + i] = byte & 15;
-                w[r][16 + 4 * s + i] = byte >> 4;
-            }
-        }
-    }
-}
-
-/* Nibbles, a line of fifth bits, and the offset of 16. */
-static void unpack_q5_0(const uint8_t *lines, int16_t w[ROWS][32]) {
-    unpack_nibbles(lines, w);
+/* From lines to rows. */
+static void by_rows(const int8_t lines[8][64], int16_t w[ROWS][32]) {
+    int8_t bytes[ROWS][32];
     for (int r = 0; r < ROWS; r++) {
-        for (int k = 0; k < 32; k++) {
-            int bit = (lines[256 + 4 * r + k % 4] >> (k / 4)) & 1;
-            w[r][k] = (int16_t)(w[r][k] + 16 * bit - 16);
+        for (int s = 0; s < 8; s++) memcpy(&bytes[r][4 * s], &lines[s][4 * r], 4);
+    }
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < 32; i++) w[r][i] = bytes[r][i];
+    }
+}
+
+static void unpack_q8_0(const uint8_t *quants, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    memcpy(lines, quants, sizeof lines);
+    by_rows(lines, w);
+}
+
+/* Steps 0..3 are the low halves of 4 lines, 4..7 the high halves. */
+static void low_and_high(const uint8_t *quants, int8_t lines[8][64]) {
+    for (int s = 0; s < 4; s++) {
+        for (int i = 0; i < 64; i++) {
+            lines[s][i] = (int8_t)(quants[64 * s + i] & 15);
+            lines[s + 4][i] = (int8_t)(quants[64 * s + i] >> 4);
         }
     }
+}
+
+static void unpack_q4_1(const uint8_t *quants, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants, lines);
+    by_rows(lines, w);
+}
+
+/* Nibbles, a line whose bit s is the fifth bit of step s, and the offset of 16. */
+static void unpack_q5_0(const uint8_t *quants, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants, lines);
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) {
+            lines[s][i] = (int8_t)(lines[s][i] + 16 * ((quants[256 + i] >> s) & 1) - 16);
+        }
+    }
+    by_rows(lines, w);
 }
 
 /* 32-block `high` (0 or 1) of a pair that shares 8 lines. */
-static void unpack_q4_k(const uint8_t *lines, int high, int16_t w[ROWS][32]) {
+static void unpack_q4_k(const uint8_t *quants, int high, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
     for (int s = 0; s < 8; s++) {
-        for (int r = 0; r < ROWS; r++) {
-            for (int i = 0; i < 4; i++) w[r][4 * s + i] = (lines[64 * s + 4 * r + i] >> (4 * high)) & 15;
-        }
+        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)((quants[64 * s + i] >> (4 * high)) & 15);
     }
+    by_rows(lines, w);
 }
 
-/* Nibbles, two lines of top bits, and the offset of 32. */
-static void unpack_q6_k(const uint8_t *lines, const uint8_t *top, int16_t w[ROWS][32]) {
-    unpack_nibbles(lines, w);
-    for (int r = 0; r < ROWS; r++) {
-        for (int k = 0; k < 32; k++) {
-            int s = k / 4;
-            int bits = (top[64 * (s / 4) + 4 * r + k % 4] >> (2 * (s % 4))) & 3;
-            w[r][k] = (int16_t)(w[r][k] + 16 * bits - 32);
+/* Nibbles, the top two bits of step s in line s / 4 at bit 2 (s % 4), and the offset of 32. */
+static void unpack_q6_k(const uint8_t *quants, const uint8_t *top, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants, lines);
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) {
+            int bits = (top[64 * (s / 4) + i] >> (2 * (s % 4))) & 3;
+            lines[s][i] = (int8_t)(lines[s][i] + 16 * bits - 32);
         }
     }
+    by_rows(lines, w);
 }
 
 static void widen(const int8_t *q, int16_t x[32]) {
@@ -128,7 +142,7 @@ static void mm_scaled(const el_tile *t, void (*unpack)(const uint8_t *, int16_t 
 static void mm_q8_0(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
                     float *const *y, size_t y_off, void *scratch) {
     (void)scratch;
-    mm_scaled(el_tile_of(EL_Q8_0), unpack_bytes, panel, k, n_rows, x, n, y, y_off);
+    mm_scaled(el_tile_of(EL_Q8_0), unpack_q8_0, panel, k, n_rows, x, n, y, y_off);
 }
 
 static void mm_q5_0(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
@@ -148,7 +162,7 @@ static void mm_q4_1(const void *panel, int32_t k, int32_t n_rows, const void *co
             const uint8_t *extras = extras_of(panel, t, k, b);
             int16_t w[ROWS][32], q[32];
             float d[ROWS], m[ROWS];
-            unpack_nibbles(quants_of(panel, t, b), w);
+            unpack_q4_1(quants_of(panel, t, b), w);
             for (int r = 0; r < ROWS; r++) {
                 d[r] = half_at(extras, r);
                 m[r] = half_at(extras, ROWS + r);
@@ -241,18 +255,23 @@ static void mm_q6_k(const void *panel, int32_t k, int32_t n_rows, const void *co
 
 /* ---- float weights: a chain over k -------------------------------------------------------------------------------- */
 
+/* acc[r] = fma(w[r], x, acc[r]) */
+static void chain_step(const float w[ROWS], float x, float acc[ROWS]) {
+    float next[ROWS];
+    for (int r = 0; r < ROWS; r++) next[r] = el_fma(w[r], x, acc[r]);
+    memcpy(acc, next, sizeof next);
+}
+
 static void mm_f16(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
                    float *const *y, size_t y_off, void *scratch) {
     (void)scratch;
-    for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
-        int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
-        float acc[COLUMNS][ROWS] = {{0}}, w[ROWS];
+    for (int32_t c0 = 0; c0 < n; c0 += FLOAT_COLUMNS) {
+        int32_t width = n - c0 < FLOAT_COLUMNS ? n - c0 : FLOAT_COLUMNS;
+        float acc[FLOAT_COLUMNS][ROWS] = {{0}};
         for (int32_t i = 0; i < k; i++) {
+            float w[ROWS];
             for (int r = 0; r < ROWS; r++) w[r] = half_at((const uint8_t *)panel + 32 * (size_t)i, r);
-            for (int32_t c = 0; c < width; c++) {
-                float xi = ((const float *)x[c0 + c])[i];
-                for (int r = 0; r < ROWS; r++) acc[c][r] = el_fma(w[r], xi, acc[c][r]);
-            }
+            for (int32_t c = 0; c < width; c++) chain_step(w, ((const float *)x[c0 + c])[i], acc[c]);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
@@ -261,15 +280,12 @@ static void mm_f16(const void *panel, int32_t k, int32_t n_rows, const void *con
 static void mm_f32(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
                    float *const *y, size_t y_off, void *scratch) {
     (void)scratch;
-    for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
-        int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
-        float acc[COLUMNS][ROWS] = {{0}};
+    for (int32_t c0 = 0; c0 < n; c0 += FLOAT_COLUMNS) {
+        int32_t width = n - c0 < FLOAT_COLUMNS ? n - c0 : FLOAT_COLUMNS;
+        float acc[FLOAT_COLUMNS][ROWS] = {{0}};
         for (int32_t i = 0; i < k; i++) {
             const float *w = (const float *)panel + ROWS * (size_t)i;
-            for (int32_t c = 0; c < width; c++) {
-                float xi = ((const float *)x[c0 + c])[i];
-                for (int r = 0; r < ROWS; r++) acc[c][r] = el_fma(w[r], xi, acc[c][r]);
-            }
+            for (int32_t c = 0; c < width; c++) chain_step(w, ((const float *)x[c0 + c])[i], acc[c]);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
