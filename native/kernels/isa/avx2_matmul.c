@@ -1,0 +1,9 @@
+/* AVX2 matmul: the level's table entries. */
+#include "avx2_matmul.h"
+
+void el_avx2_matmul_kernels(el_kernels *table) {
+    el_avx2_matmul_legacy(table);
+    el_avx2_matmul_kquants(table);
+    el_avx2_matmul_float(table);
+    el_avx2_matmul_quantize(table);
+}

@@ -1,0 +1,249 @@
+/* What the AVX2 matmul files share: column groups, the driver of mm, transposes for pack.
+ *
+ * How mm works. A tile call multiplies up to 4 columns by all 16 rows over some consecutive blocks of the panel. It
+ * continues the float chains it finds in `acc` ([column][16 rows], in L1), so a panel can be taken in chunks of blocks:
+ *
+ *   n <= EL_DIRECT_COLUMNS   tiles read the packed panel; it is streamed from memory once.
+ *   more                     a chunk is first expanded into scratch (u8 weights, f32 scales), where it stays in L1
+ *                            while every group of columns uses it.
+ *
+ * Weights are the unsigned operand of vpmaddubsw, activations (one broadcast dword = 4 k) the signed one. The products
+ * of several steps are added as int16, as many as provably fit; offsets (u - 16, u - 32) are taken out through the
+ * activation sums.
+ */
+#ifndef EL_AVX2_MATMUL_H
+#define EL_AVX2_MATMUL_H
+
+#include "simd_x86.h"
+
+#include "../kernels.h"
+
+#include <string.h>
+
+enum {
+    EL_GROUP = 4,           /* columns of a tile call */
+    EL_DIRECT_COLUMNS = 8,  /* up to here expanding does not pay */
+    EL_BATCH_COLUMNS = 512, /* columns whose accumulators fit into scratch */
+    EL_PREFETCH = 4096,     /* bytes; docs/perf/LOG.md */
+};
+
+/* ---- columns ---------------------------------------------------------------------------------------------------- */
+
+/* One column of activations from some block on. sum: int32 of A32 (per 32); sum16 and sum32: A256. */
+typedef struct el_column {
+    const int8_t *q;
+    const float *d, *s;
+    const int32_t *sum;
+    const int16_t *sum16, *sum32;
+} el_column;
+
+EL_INLINE el_column el_column_a32(const void *row, int32_t k, int32_t block) {
+    return (el_column){.q = (const int8_t *)row + (ptrdiff_t)block * 32,
+                       .d = el_a32_d(row, k) + block,
+                       .s = el_a32_s(row, k) + block,
+                       .sum = el_a32_sum(row, k) + block};
+}
+
+EL_INLINE el_column el_column_a256(const void *row, int32_t k, int32_t block) {
+    return (el_column){.q = (const int8_t *)row + (ptrdiff_t)block * 256,
+                       .d = el_a256_d(row, k) + block,
+                       .sum16 = el_a256_sum16(row, k) + (ptrdiff_t)block * 16,
+                       .sum32 = el_a256_sum32(row, k) + (ptrdiff_t)block * 8};
+}
+
+/* 4 activations, k .. k+3, in every dword. */
+EL_INLINE __m256i el_broadcast4(const int8_t *q) {
+    int32_t v;
+    memcpy(&v, q, 4);
+    return _mm256_set1_epi32(v);
+}
+
+EL_INLINE __m256i el_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+EL_INLINE void el_store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
+
+/* 8 halves at p. */
+EL_INLINE __m256 el_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+
+EL_INLINE void el_prefetch(const void *p, int32_t bytes) {
+    const char *c = (const char *)p + EL_PREFETCH;
+    for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
+}
+
+/* ---- the driver ------------------------------------------------------------------------------------------------- */
+
+/* acc[c][r] continues over n_blocks blocks from block0 on, for the columns x[0 .. NC-1]. quants and extras: of block0,
+ * in the panel's or in the expanded form. */
+typedef void el_tile_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
+                        int32_t n_blocks, const void *const *x, float *acc);
+
+typedef struct el_mm_type {
+    int32_t block, quant_bytes, extra_bytes;  /* of a block in the panel */
+    int32_t chunk;                            /* blocks expanded at a time */
+    int32_t expanded_quants, expanded_extras; /* bytes of a block; quants 0: the panel's serve */
+    void (*expand)(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
+                   uint8_t *to_extras);
+    el_tile_fn *direct[EL_GROUP], *expanded[EL_GROUP]; /* by NC - 1 */
+} el_mm_type;
+
+/* The tile functions of a type from <name>_tile(..., nc, expanded), and their places in an el_mm_type. */
+#define EL_TILE_FUNCTION(name, nc, form, expanded)                                                         \
+    static void name##_##form##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k,              \
+                                     int32_t block0, int32_t n_blocks, const void *const *x, float *acc) { \
+        name##_tile(quants, extras, k, block0, n_blocks, x, acc, nc, expanded);                            \
+    }
+#define EL_TILE_FUNCTIONS(name)            \
+    EL_TILE_FUNCTION(name, 1, direct, 0)   \
+    EL_TILE_FUNCTION(name, 2, direct, 0)   \
+    EL_TILE_FUNCTION(name, 3, direct, 0)   \
+    EL_TILE_FUNCTION(name, 4, direct, 0)   \
+    EL_TILE_FUNCTION(name, 1, expanded, 1) \
+    EL_TILE_FUNCTION(name, 2, expanded, 1) \
+    EL_TILE_FUNCTION(name, 3, expanded, 1) \
+    EL_TILE_FUNCTION(name, 4, expanded, 1)
+#define EL_TILE_TABLES(name)                                                        \
+    .direct = {name##_direct_1, name##_direct_2, name##_direct_3, name##_direct_4}, \
+    .expanded = {name##_expanded_1, name##_expanded_2, name##_expanded_3, name##_expanded_4}
+#define EL_MM_FUNCTION(function, type)                                                                  \
+    static void function(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
+                         float *const *y, size_t y_off, void *scratch) {                                \
+        el_mm_blocks(&type, panel, k, n_rows, x, n, y, y_off, scratch);                                 \
+    }
+
+/* Write n_rows floats of each column. */
+static inline void el_mm_store(const float *acc, int32_t n_rows, int32_t n, float *const *y, size_t y_off) {
+    for (int32_t c = 0; c < n; c++, acc += EL_TILE_ROWS) {
+        float *to = y[c] + y_off;
+        if (n_rows == EL_TILE_ROWS) {
+            _mm256_storeu_ps(to, _mm256_load_ps(acc));
+            _mm256_storeu_ps(to + 8, _mm256_load_ps(acc + 8));
+        } else {
+            memcpy(to, acc, (size_t)n_rows * sizeof(float));
+        }
+    }
+}
+
+/* mm of every type with blocks: el_mm_fn's arguments. Scratch: accumulators, then expanded extras, then quants. */
+static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t k, int32_t n_rows,
+                                const void *const *x, int32_t n, float *const *y, size_t y_off,
+                                void *scratch) {
+    const int32_t n_blocks = k / t->block;
+    const uint8_t *quants = panel;
+    const uint8_t *extras = quants + (size_t)n_blocks * (size_t)t->quant_bytes;
+    float *acc = scratch;
+    for (int32_t c0 = 0; c0 < n; c0 += EL_BATCH_COLUMNS) {
+        const int32_t nc = n - c0 < EL_BATCH_COLUMNS ? n - c0 : EL_BATCH_COLUMNS;
+        memset(acc, 0, (size_t)nc * EL_TILE_ROWS * sizeof(float));
+        const int direct = nc <= EL_DIRECT_COLUMNS;
+        uint8_t *to_extras = (uint8_t *)(acc + EL_BATCH_COLUMNS * EL_TILE_ROWS);
+        uint8_t *to_quants = to_extras + t->chunk * t->expanded_extras;
+        const int32_t chunk = direct && nc <= EL_GROUP ? n_blocks : t->chunk;
+        for (int32_t b = 0; b < n_blocks; b += chunk) {
+            const int32_t nb = n_blocks - b < chunk ? n_blocks - b : chunk;
+            const uint8_t *q = quants + (size_t)b * (size_t)t->quant_bytes;
+            const uint8_t *e = extras + (size_t)b * (size_t)t->extra_bytes;
+            el_tile_fn *const *tile = t->direct;
+            if (!direct) {
+                t->expand(q, e, nb, to_quants, to_extras);
+                if (t->expanded_quants) q = to_quants;
+                e = to_extras;
+                tile = t->expanded;
+            }
+            for (int32_t c = 0; c < nc; c += EL_GROUP) {
+                const int32_t width = nc - c < EL_GROUP ? nc - c : EL_GROUP;
+                tile[width - 1](q, e, k, b, nb, x + c0 + c, acc + (size_t)c * EL_TILE_ROWS);
+            }
+        }
+        el_mm_store(acc, n_rows, nc, y + c0, y_off);
+    }
+}
+
+/* ---- pack ------------------------------------------------------------------------------------------------------- */
+
+/* A cursor over the same block of 16 rows; missing rows stay on a block of zeros. */
+typedef struct el_pack_rows {
+    const uint8_t *p[EL_TILE_ROWS];
+    size_t step[EL_TILE_ROWS];
+} el_pack_rows;
+
+static const uint8_t el_zero_block[256] = {0}; /* at least the largest row_bytes, and 64 for F16 and F32 */
+
+static inline void el_pack_begin(el_pack_rows *r, const void *rows, size_t row_stride, int32_t n_rows,
+                                 size_t row_bytes) {
+    for (int32_t i = 0; i < EL_TILE_ROWS; i++) {
+        r->p[i] = i < n_rows ? (const uint8_t *)rows + (size_t)i * row_stride : el_zero_block;
+        r->step[i] = i < n_rows ? row_bytes : 0;
+    }
+}
+
+EL_INLINE void el_pack_next(el_pack_rows *r) {
+    for (int32_t i = 0; i < EL_TILE_ROWS; i++) r->p[i] += r->step[i];
+}
+
+EL_INLINE __m256i el_load_pair(const uint8_t *low, const uint8_t *high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)),
+                                   _mm_loadu_si128((const __m128i *)high), 1);
+}
+
+/* 8 rows (from row0 on) x 16 bytes at `offset` of the block: t[i] = dword i of each row. */
+EL_INLINE void el_transpose_8(const el_pack_rows *r, int32_t row0, size_t offset, __m256i t[4]) {
+    const __m256i a = el_load_pair(r->p[row0] + offset, r->p[row0 + 4] + offset);
+    const __m256i b = el_load_pair(r->p[row0 + 1] + offset, r->p[row0 + 5] + offset);
+    const __m256i c = el_load_pair(r->p[row0 + 2] + offset, r->p[row0 + 6] + offset);
+    const __m256i d = el_load_pair(r->p[row0 + 3] + offset, r->p[row0 + 7] + offset);
+    const __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+    const __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+    t[0] = _mm256_unpacklo_epi64(ab0, cd0);
+    t[1] = _mm256_unpackhi_epi64(ab0, cd0);
+    t[2] = _mm256_unpacklo_epi64(ab1, cd1);
+    t[3] = _mm256_unpackhi_epi64(ab1, cd1);
+}
+
+/* The same for 16 rows, written as 4 rows of 64 bytes. */
+EL_INLINE void el_transpose_store(const el_pack_rows *r, size_t offset, uint8_t *to) {
+    for (int32_t half = 0; half < 2; half++) {
+        __m256i t[4];
+        el_transpose_8(r, half * 8, offset, t);
+        for (int32_t i = 0; i < 4; i++) el_store(to + 64 * i + 32 * half, t[i]);
+    }
+}
+
+/* Clear what follows the `used` bytes of a panel up to its end, a multiple of 64. */
+EL_INLINE void el_pack_end(void *panel, size_t used) { memset((char *)panel + used, 0, (0 - used) & 63); }
+
+EL_INLINE __m128i el_load_dword(const uint8_t *p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm_cvtsi32_si128(v);
+}
+
+/* The dword at `offset` of 8 rows. */
+EL_INLINE __m256i el_gather_8(const el_pack_rows *r, int32_t row0, size_t offset) {
+    const uint8_t *const *p = r->p + row0;
+    const __m128i a = _mm_unpacklo_epi32(el_load_dword(p[0] + offset), el_load_dword(p[1] + offset));
+    const __m128i b = _mm_unpacklo_epi32(el_load_dword(p[2] + offset), el_load_dword(p[3] + offset));
+    const __m128i c = _mm_unpacklo_epi32(el_load_dword(p[4] + offset), el_load_dword(p[5] + offset));
+    const __m128i d = _mm_unpacklo_epi32(el_load_dword(p[6] + offset), el_load_dword(p[7] + offset));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi64(a, b)), _mm_unpacklo_epi64(c, d),
+                                   1);
+}
+
+/* Of 16 dwords (a: rows 0..7, b: rows 8..15) the low or the high words, in row order. */
+EL_INLINE __m256i el_low_words(__m256i a, __m256i b) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    const __m256i w = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+    return _mm256_permute4x64_epi64(w, 0xd8);
+}
+
+EL_INLINE __m256i el_high_words(__m256i a, __m256i b) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16)),
+                                    0xd8);
+}
+
+/* Fill the table's entries of one family. */
+void el_avx2_matmul_legacy(el_kernels *table);
+void el_avx2_matmul_kquants(el_kernels *table);
+void el_avx2_matmul_float(el_kernels *table);
+void el_avx2_matmul_quantize(el_kernels *table);
+
+#endif
