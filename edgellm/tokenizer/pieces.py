@@ -1,0 +1,102 @@
+"""The bytes that each token stands for, and putting them together to text as they arrive."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgellm.core.errors import RequestError, TokenizerError
+from edgellm.tokenizer.vocab import TokenType, Vocab
+
+_META_SPACE = "▁"
+
+
+def byte_to_char() -> dict[int, str]:
+    """The alphabet in which byte-level BPE writes bytes: printable ones as themselves, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (b for b in range(256) if b not in set(printable))
+    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def piece_table(vocab: Vocab, byte_level: bool) -> list[bytes]:
+    """[V] bytes of each token; b"" for control, unknown, unused and undefined ones.
+
+    byte_level: texts are written in the byte alphabet; otherwise in UTF-8 with ▁ for a space.
+    """
+    table = _byte_level(vocab.tokens) if byte_level else _meta_space(vocab.tokens)
+    for i in np.flatnonzero((vocab.types != TokenType.NORMAL) | vocab.hidden).tolist():
+        kind, text = vocab.types[i], vocab.tokens[i]
+        if vocab.hidden[i] or kind in (TokenType.UNUSED, 0):
+            table[i] = b""
+        elif kind == TokenType.BYTE:
+            table[i] = bytes((byte_value(text, i),))
+        else:  # user-defined, and control tokens that are shown
+            table[i] = text.encode("utf-8")
+    return table
+
+
+def byte_value(text: str, token: int) -> int:
+    """The byte that a token like <0x0A> stands for. Raises TokenizerError for another text."""
+    match = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text)
+    if match is None:
+        raise TokenizerError(f"token {token} is marked as a byte but its text is {text!r}, expected <0x00>..<0xFF>")
+    return int(match[1], 16)
+
+
+def _meta_space(tokens: list[str]) -> list[bytes]:
+    joined = "\0".join(tokens).replace(_META_SPACE, " ").encode("utf-8").split(b"\0")
+    if len(joined) == len(tokens):
+        return joined
+    return [t.replace(_META_SPACE, " ").encode("utf-8") for t in tokens]
+
+
+def _byte_level(tokens: list[str]) -> list[bytes]:
+    """Bytes of texts in the byte alphabet; a text with any other character stands for its own UTF-8."""
+    alphabet = {ord(c): b for b, c in byte_to_char().items()}
+    own = re.compile("[^" + "".join(re.escape(chr(c)) for c in alphabet) + "]")
+    mark = "\U0010ffff"
+    joined = mark.join(tokens)
+    texts = joined.translate(alphabet).split(mark)
+    if len(texts) != len(tokens) or own.search(joined.replace(mark, "")):
+        texts = [t if own.search(t) else t.translate(alphabet) for t in tokens]
+        return [
+            t.encode("utf-8") if own.search(raw) else t.encode("latin-1") for t, raw in zip(texts, tokens, strict=True)
+        ]
+    return [t.encode("latin-1") for t in texts]
+
+
+class StreamDecoder:
+    """Turns tokens into text one at a time; what it emits never ends inside a character.
+
+    The emitted strings together equal `Tokenizer.decode` of all tokens. Not thread-safe.
+    """
+
+    __slots__ = ("_decode", "_strip", "_table")
+
+    def __init__(self, table: Sequence[bytes], strip: bool) -> None:
+        """table: bytes of each token. strip: drop one space at the very beginning of the text."""
+        self._table = table
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._strip = strip
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; "" while a character is still incomplete."""
+        if token_id < 0 or token_id >= len(self._table):
+            raise unknown_id(token_id, len(self._table))
+        piece = self._table[token_id]
+        if self._strip and piece:
+            self._strip = False
+            piece = piece.removeprefix(b" ")
+        return self._decode(piece)
+
+    def flush(self) -> str:
+        """Ends the text: the rest, with U+FFFD for a character that stayed incomplete."""
+        return self._decode(b"", True)
+
+
+def unknown_id(token_id: int, n_vocab: int) -> RequestError:
+    """The error for a token id outside the vocabulary."""
+    return RequestError(f"token id {token_id} is outside the vocabulary (0 .. {n_vocab - 1})")
