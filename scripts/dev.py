@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ PACKAGE_STAMP = VENV / "edgellm-packages.json"
 MIN_PYTHON = (3, 10)
 MIN_CMAKE = (3, 20)
 TEST_MODELS = ("smollm2:135m", "gemma3:270m-base")
+NINJA_PROGRESS = re.compile(r"\[\d+/\d+\] ")
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 
 
@@ -79,7 +81,8 @@ def quiet(command: Sequence[object], way_out: str, lines: int = 30) -> str:
     except OSError as e:
         raise Failure(f"{argv[0]} could not be started: {e}\n{way_out}") from None
     if done.returncode != 0:
-        tail = "\n".join("    " + line for line in done.stdout.splitlines()[-lines:])
+        told = [line for line in done.stdout.splitlines() if not NINJA_PROGRESS.match(line)]
+        tail = "\n".join("    " + line for line in told[-lines:])
         raise Failure(f"{shlex.join(argv)}\nended with code {done.returncode}:\n{tail}\n{way_out}")
     return done.stdout
 

@@ -22,10 +22,6 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "golden"
 MODEL_FIXTURES = {"smollm2_path": "smollm2:135m", "gemma3_path": "gemma3:270m-base"}
-MODEL_FILES = {
-    "smollm2:135m": "SmolLM2-135M-Instruct.Q4_1.gguf",
-    "gemma3:270m-base": "gemma-3-270m-q4_k_m.gguf",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,22 +31,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    found = [f"{name}: {find_model(name) or 'not here'}" for name in MODEL_FILES]
+    found = [f"{name}: {find_model(name) or 'not here'}" for name in MODEL_FIXTURES.values()]
     return ["models: " + ", ".join(found)]
 
 
 @cache
 def find_model(name: str) -> Path | None:
     """The file of a starter model: in EDGELLM_TEST_MODELS, else in the model cache; None if in neither."""
+    from edgellm import hub
     from edgellm.core import env
 
-    file = MODEL_FILES[name]
-    for folder in (env.TEST_MODELS.get(), env.CACHE.get()):
-        if folder is not None and folder.is_dir():
-            found = sorted(p for p in folder.rglob(file) if p.is_file())
-            if found:
-                return found[0]
-    return None
+    folder = env.TEST_MODELS.get()
+    if folder is not None:
+        file = next(entry.file for entry in hub.catalog() if entry.name == name)
+        found = sorted(p for p in folder.rglob(file) if p.is_file())
+        if found:
+            return found[0]
+    return next((model.path for model in hub.list_local() if model.name == name), None)
 
 
 def _need(name: str) -> Path:

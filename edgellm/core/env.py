@@ -212,6 +212,29 @@ HF_HUB_OFFLINE: Variable[bool] = Variable(
     lambda: False,
 )
 
+# What pip and uv obey, so that a machine set up for a mirror needs no other setting. They may hold a password.
+PIP_INDEX_URL: Variable[str | None] = Variable(
+    "PIP_INDEX_URL",
+    "Package index that pip uses, and from which starter models come.",
+    _text,
+    _none,
+    secret=True,
+)
+UV_DEFAULT_INDEX: Variable[str | None] = Variable(
+    "UV_DEFAULT_INDEX",
+    "The same for uv: NAME=URL or URL.",
+    lambda text: text.rpartition("=")[2],
+    _none,
+    secret=True,
+)
+UV_INDEX_URL: Variable[str | None] = Variable(
+    "UV_INDEX_URL",
+    "The same for older versions of uv.",
+    _text,
+    _none,
+    secret=True,
+)
+
 VARIABLES: tuple[Variable[object], ...] = (
     ISA,
     THREADS,
@@ -224,5 +247,8 @@ VARIABLES: tuple[Variable[object], ...] = (
     HF_TOKEN,
     HF_ENDPOINT,
     HF_HUB_OFFLINE,
+    PIP_INDEX_URL,
+    UV_DEFAULT_INDEX,
+    UV_INDEX_URL,
 )
 """The table, in the order in which it is printed."""
