@@ -87,6 +87,8 @@ EL_INLINE void q4_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                         const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * (j + odd) + 4 * t);
                         sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
                         sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
+                        EL_PIN(sum[c][0]);
+                        EL_PIN(sum[c][1]);
                     }
                 }
                 EL_UNROLL
@@ -217,6 +219,7 @@ EL_INLINE void q6_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                             const __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(w[0][h], q0),
                                                                  _mm256_maddubs_epi16(w[1][h], q1));
                             total[c][h] = _mm256_add_epi32(total[c][h], _mm256_madd_epi16(sum, sc[h]));
+                            EL_PIN(total[c][h]);
                         }
                     }
                 }

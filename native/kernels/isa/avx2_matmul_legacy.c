@@ -50,6 +50,8 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                 const __m256i p1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(q, w1));
                 sum[c][0] = _mm256_add_epi32(sum[c][0], _mm256_madd_epi16(p0, ones));
                 sum[c][1] = _mm256_add_epi32(sum[c][1], _mm256_madd_epi16(p1, ones));
+                EL_PIN(sum[c][0]);
+                EL_PIN(sum[c][1]);
             }
         }
         EL_UNROLL
@@ -99,6 +101,8 @@ EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                 const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * odd + 4 * t);
                 sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
                 sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
+                EL_PIN(sum[c][0]);
+                EL_PIN(sum[c][1]);
             }
         }
         EL_UNROLL
@@ -175,6 +179,8 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                     const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * odd + 4 * t);
                     sum[part][c][0] = _mm256_add_epi16(sum[part][c][0], _mm256_maddubs_epi16(w[0], q));
                     sum[part][c][1] = _mm256_add_epi16(sum[part][c][1], _mm256_maddubs_epi16(w[1], q));
+                    EL_PIN(sum[part][c][0]);
+                    EL_PIN(sum[part][c][1]);
                 }
             }
             EL_UNROLL

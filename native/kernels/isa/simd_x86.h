@@ -21,4 +21,7 @@
 #define EL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Compute v here: keeps the compiler from reordering a chain of integer additions, which costs it the registers. */
+#define EL_PIN(v) __asm__("" : "+x"(v))
+
 #endif
