@@ -24,20 +24,27 @@
  * id = 127 / amax, q = rint(x * id), clamped to [-127, 127].
  */
 static inline size_t el_act_q_bytes(int32_t k) { return ((size_t)k + 63) & ~(size_t)63; }
-static inline size_t el_a32_bytes(int32_t k) { return (el_act_q_bytes(k) + (size_t)k / 32 * 12 + 63) & ~(size_t)63; }
+static inline size_t el_a32_bytes(int32_t k) {
+    return (el_act_q_bytes(k) + (size_t)k / 32 * 12 + 63) & ~(size_t)63;
+}
 static inline size_t el_a256_bytes(int32_t k) {
-    return (el_act_q_bytes(k) + (size_t)k / 256 * 4 + (size_t)k / 16 * 2 + (size_t)k / 32 * 2 + 63) & ~(size_t)63;
+    return (el_act_q_bytes(k) + (size_t)k / 256 * 4 + (size_t)k / 16 * 2 + (size_t)k / 32 * 2 + 63) &
+           ~(size_t)63;
 }
 static inline const float *el_a32_d(const void *row, int32_t k) {
     return (const float *)((const char *)row + el_act_q_bytes(k));
 }
 static inline const float *el_a32_s(const void *row, int32_t k) { return el_a32_d(row, k) + k / 32; }
-static inline const int32_t *el_a32_sum(const void *row, int32_t k) { return (const int32_t *)(el_a32_d(row, k) + k / 16); }
+static inline const int32_t *el_a32_sum(const void *row, int32_t k) {
+    return (const int32_t *)(el_a32_d(row, k) + k / 16);
+}
 static inline const float *el_a256_d(const void *row, int32_t k) { return el_a32_d(row, k); }
 static inline const int16_t *el_a256_sum16(const void *row, int32_t k) {
     return (const int16_t *)(el_a256_d(row, k) + k / 256);
 }
-static inline const int16_t *el_a256_sum32(const void *row, int32_t k) { return el_a256_sum16(row, k) + k / 16; }
+static inline const int16_t *el_a256_sum32(const void *row, int32_t k) {
+    return el_a256_sum16(row, k) + k / 16;
+}
 
 /* ---------------------------------------------------------------------------------------------------------------
  * Tiles. A panel is 16 output rows x the whole K, two streams: quants of all blocks, then extras of all blocks.
@@ -92,8 +99,8 @@ typedef void el_pack_fn(const void *rows, size_t row_stride, int32_t n_rows, int
  *   Q6_K  acc = fma((f32)S, d * dx, acc)                       S = sum_j sc[j] * sum (u - 32) q over 16-block j
  *   F16, F32  chain over k: acc = fma(w, x, acc), w converted exactly
  * All sums marked i, S, M are exact in int32. The result does not depend on n, nor on the other columns. */
-typedef void el_mm_fn(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, float *const *y,
-                      size_t y_off, void *scratch);
+typedef void el_mm_fn(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                      float *const *y, size_t y_off, void *scratch);
 static inline size_t el_mm_scratch_bytes(int32_t k) { return (size_t)k * 64 + 65536; }
 
 /* Quantise one float row (any alignment) into an activation row. Returns 1 if a value was not finite, else 0. */
@@ -112,17 +119,17 @@ typedef void el_dequant_fn(const void *row, int32_t k, float *y);
 enum { EL_ATTN_ROWS = 64, EL_SEG_PAGES = 8 };
 
 typedef struct el_attn_segment {
-    int32_t n_q;                   /* query rows that share this kv head, 1..EL_ATTN_ROWS */
-    int32_t k_dim, v_dim;          /* multiples of 4; any alignment of the total */
-    int32_t k_type, v_type;        /* el_kvtype */
-    const float *const *q;         /* [n_q] -> [k_dim], any alignment */
-    const int32_t *lo, *hi;        /* [n_q] seen positions lo..hi-1 of the segment, 0 <= lo <= hi <= 256 */
-    const void *const *k_pages;    /* [8] this head's K of each page, NULL where no row sees the page */
-    const void *const *v_pages;    /* [8] likewise V */
-    float scale, softcap;          /* softcap 0 = none */
-    float *m, *l;                  /* [n_q] out */
-    float *o;                      /* [n_q][v_dim] out */
-    void *scratch;                 /* el_attn_scratch_bytes(k_dim, v_dim) bytes of this thread */
+    int32_t n_q;                /* query rows that share this kv head, 1..EL_ATTN_ROWS */
+    int32_t k_dim, v_dim;       /* multiples of 4; any alignment of the total */
+    int32_t k_type, v_type;     /* el_kvtype */
+    const float *const *q;      /* [n_q] -> [k_dim], any alignment */
+    const int32_t *lo, *hi;     /* [n_q] seen positions lo..hi-1 of the segment, 0 <= lo <= hi <= 256 */
+    const void *const *k_pages; /* [8] this head's K of each page, NULL where no row sees the page */
+    const void *const *v_pages; /* [8] likewise V */
+    float scale, softcap;       /* softcap 0 = none */
+    float *m, *l;               /* [n_q] out */
+    float *o;                   /* [n_q][v_dim] out */
+    void *scratch;              /* el_attn_scratch_bytes(k_dim, v_dim) bytes of this thread */
 } el_attn_segment;
 static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
     return (size_t)(k_dim + v_dim) * 32 * 4 * EL_SEG_PAGES + (size_t)EL_ATTN_ROWS * 256 * 4 + 4096;
@@ -132,7 +139,8 @@ static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
  *   a = chain over e of q[e] * k[e][p];  s = a * scale;  softcap: s = softcap * tanh(s / softcap)
  *   m = max s;  w[p] = exp(s - m);  l = fold16 of w by p % 16 (unseen positions contribute nothing)
  *   o[d] = chain over p ascending of w[p] * v[p][d]
- * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. */
+ * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. Of a maximum of zero,
+ * here and below, the sign is not defined: no result depends on it. */
 typedef void el_attn_segment_fn(const el_attn_segment *a);
 
 /* Fold a partial (m, l, o) into the running (*M, *L, O). l == 0: nothing. *L == 0: copy. Otherwise
@@ -154,10 +162,10 @@ typedef void el_layer_norm_fn(const float *x, const float *w, const float *b, fl
 /* y = act(gate) * up / y = act(x); act is an el_act. Formulas: docs/numerics.md. */
 typedef void el_glu_fn(int32_t act, const float *gate, const float *up, int32_t n, float *y);
 typedef void el_act_fn(int32_t act, const float *x, int32_t n, float *y);
-typedef void el_add_fn(const float *a, const float *b, int32_t n, float *y);   /* y = a + b */
-typedef void el_scale_fn(const float *x, float f, int32_t n, float *y);         /* y = x * f */
-typedef void el_axpy_fn(const float *x, float f, int32_t n, float *y);          /* y = fma(x, f, y) */
-typedef void el_softcap_fn(const float *x, float cap, int32_t n, float *y);     /* y = cap * tanh(x / cap) */
+typedef void el_add_fn(const float *a, const float *b, int32_t n, float *y); /* y = a + b */
+typedef void el_scale_fn(const float *x, float f, int32_t n, float *y);      /* y = x * f */
+typedef void el_axpy_fn(const float *x, float f, int32_t n, float *y);       /* y = fma(x, f, y) */
+typedef void el_softcap_fn(const float *x, float cap, int32_t n, float *y);  /* y = cap * tanh(x / cap) */
 /* Rotate n_rot dimensions of one head in place; cos, sin: [n_rot/2] of the token's position. (x0, x1) -> with
  * y0 = fma(x0, c, -(x1 * s)), y1 = fma(x0, s, x1 * c). mode 0 pairs (2i, 2i+1), 1 pairs (i, i + n_rot/2). */
 typedef void el_rope_fn(float *x, int32_t n_rot, int32_t mode, const float *cos, const float *sin);
@@ -166,8 +174,9 @@ typedef void el_rope_fn(float *x, int32_t n_rot, int32_t mode, const float *cos,
  * Selection from n logits. Order: higher logit first, equal logits by lower id; -0 == +0; no NaN on entry.
  */
 /* The k first of x[0..n-1], ids counted from id0: merges into ids/vals (which hold *have entries in order, at most k). */
-typedef void el_top_k_fn(const float *x, int32_t n, int32_t id0, int32_t k, int32_t *ids, float *vals, int32_t *have);
-/* Of one segment of at most 1,024 logits: *m = max, *l = fold16 of exp(x - m). */
+typedef void el_top_k_fn(const float *x, int32_t n, int32_t id0, int32_t k, int32_t *ids, float *vals,
+                         int32_t *have);
+/* Of one segment of at most 1,024 logits: *m = max, *l = fold16 of exp(x - m). Nothing but -inf: l = 0. */
 typedef void el_lse_segment_fn(const float *x, int32_t n, float *m, float *l);
 /* 1 if any of x is inf or nan. */
 typedef int32_t el_nonfinite_fn(const float *x, int64_t n);
@@ -209,10 +218,10 @@ extern const int32_t EL_N_LEVELS;
 int32_t el_kernels_select(const char *level, el_kernels *table, const char **why);
 
 /* One override function per file that holds kernels of a level, called from dispatch.c. */
-void el_scalar_kernels(el_kernels *table);              /* scalar*.c: fills everything */
-void el_avx2_matmul_kernels(el_kernels *table);         /* isa/avx2_matmul*.c: pack, mm, quantize */
-void el_avx2_vector_kernels(el_kernels *table);         /* isa/avx2_vector.c: attention, rows, selection */
-void el_avx512_vnni_matmul_kernels(el_kernels *table);  /* isa/avx512_vnni_matmul*.c */
-void el_avx512_vnni_vector_kernels(el_kernels *table);  /* isa/avx512_vnni_vector.c */
+void el_scalar_kernels(el_kernels *table);             /* scalar*.c: fills everything */
+void el_avx2_matmul_kernels(el_kernels *table);        /* isa/avx2_matmul*.c: pack, mm, quantize */
+void el_avx2_vector_kernels(el_kernels *table);        /* isa/avx2_vector.c: attention, rows, selection */
+void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c */
+void el_avx512_vnni_vector_kernels(el_kernels *table); /* isa/avx512_vnni_vector.c */
 
 #endif

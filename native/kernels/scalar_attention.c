@@ -27,7 +27,7 @@ static void attn_row(const el_attn_segment *a, const float *q, int32_t lo, int32
                      float *o) {
     float w[EL_SEGMENT], sums[16] = {0}, max = -el_float(0x7f800000u);
 
-    for (int32_t page = lo / EL_PAGE_TOKENS; page * EL_PAGE_TOKENS < hi; page++) {
+    for (int32_t page = lo / EL_PAGE_TOKENS; lo < hi && page * EL_PAGE_TOKENS < hi; page++) {
         dot_page(a, q, a->k_pages[page], w + page * EL_PAGE_TOKENS);
     }
     for (int32_t p = lo; p < hi; p++) {

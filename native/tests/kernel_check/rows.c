@@ -1,0 +1,184 @@
+/* GGUF rows for kernel_check: made at random, and read weight by weight from the bytes, apart from the library's code. */
+#include "check.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Sizes of a block, and the offsets of its f16 fields (-1: none). */
+typedef struct layout {
+    int32_t qtype;
+    const char *name;
+    int32_t block, bytes, d, m;
+} layout;
+
+static const layout LAYOUTS[] = {
+    {EL_F32, "F32", 1, 4, -1, -1},        {EL_F16, "F16", 1, 2, -1, -1},
+    {EL_BF16, "BF16", 1, 2, -1, -1},      {EL_Q8_0, "Q8_0", 32, 34, 0, -1},
+    {EL_Q4_0, "Q4_0", 32, 18, 0, -1},     {EL_Q4_1, "Q4_1", 32, 20, 0, 2},
+    {EL_Q5_0, "Q5_0", 32, 22, 0, -1},     {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
+    {EL_Q2_K, "Q2_K", 256, 84, 80, 82},   {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
+    {EL_Q4_K, "Q4_K", 256, 144, 0, 2},    {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
+    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},
+};
+
+static const layout *layout_of(int32_t qtype) {
+    for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
+        if (LAYOUTS[i].qtype == qtype) return &LAYOUTS[i];
+    }
+    return NULL;
+}
+
+const char *qtype_name(int32_t qtype) { return layout_of(qtype)->name; }
+int32_t qtype_block(int32_t qtype) { return layout_of(qtype)->block; }
+size_t qtype_row_bytes(int32_t qtype, int32_t k) {
+    const layout *t = layout_of(qtype);
+    return (size_t)(k / t->block) * (size_t)t->bytes;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------- */
+
+static uint16_t random_half(check *c, pattern p) {
+    uint16_t sign = (uint16_t)(random_bits(c) & 0x8000u);
+    switch (p) {
+    case P_ZERO: return sign;
+    case P_MAX: return 0x7bff; /* 65504 */
+    case P_MIN: return 0xfbff;
+    case P_DENORMAL: return (uint16_t)(sign | (random_bits(c) & 0x3ffu));
+    case P_WILD: return (uint16_t)(sign | random_below(c, 0x7c00));
+    default: return (uint16_t)(sign | (0x1400 + random_below(c, 0x2000))); /* 2^-10 .. 2^-2 */
+    }
+}
+
+static uint8_t quant_byte(check *c, pattern p, int32_t qtype, int32_t i) {
+    int32_t is_int8 = qtype == EL_Q8_0;
+    switch (p) {
+    case P_ZERO: return 0;
+    case P_MAX: return is_int8 ? 0x7f : 0xff;
+    case P_MIN: return is_int8 ? 0x80 : 0x00;
+    case P_ALTERNATE: return is_int8 ? (i & 1 ? 0x80 : 0x7f) : (i & 1 ? 0xf0 : 0x0f);
+    default: return (uint8_t)random_bits(c);
+    }
+}
+
+void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
+    const layout *t = layout_of(qtype);
+    if (qtype == EL_F32) {
+        for (int32_t i = 0; i < k; i++) {
+            float x;
+            fill_floats(c, p, &x, 1);
+            if (p == P_ALTERNATE && i & 1) x = -x;
+            memcpy(row + 4 * (size_t)i, &x, 4);
+        }
+        return;
+    }
+    for (int32_t b = 0; b < k / t->block; b++) {
+        uint8_t *block = row + (size_t)b * (size_t)t->bytes;
+        uint16_t d = random_half(c, p), m = random_half(c, p);
+        if (t->block == 1) {
+            memcpy(block, &d, 2);
+            continue;
+        }
+        for (int32_t i = 0; i < t->bytes; i++) block[i] = quant_byte(c, p, qtype, i);
+        if (qtype == EL_Q6_K &&
+            (p == P_MAX || p == P_MIN || p == P_ALTERNATE)) { /* signed scales at their ends */
+            for (int32_t i = 192; i < 208; i++)
+                block[i] = p == P_MAX || (p == P_ALTERNATE && i & 1) ? 0x7f : 0x80;
+        }
+        if (t->d >= 0) memcpy(block + t->d, &d, 2);
+        if (t->m >= 0) memcpy(block + t->m, &m, 2);
+    }
+}
+
+void set_scales(int32_t qtype, int32_t k, uint8_t *row, uint16_t d, uint16_t m) {
+    const layout *t = layout_of(qtype);
+    for (int32_t b = 0; b < k / t->block; b++) {
+        uint8_t *block = row + (size_t)b * (size_t)t->bytes;
+        if (t->d >= 0) memcpy(block + t->d, &d, 2);
+        if (t->m >= 0) memcpy(block + t->m, &m, 2);
+    }
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------ */
+
+static double half(const uint8_t *p) {
+    int32_t h = p[0] | p[1] << 8, exponent = (h >> 10) & 31, mantissa = h & 1023;
+    double x = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    return h & 0x8000 ? -x : x;
+}
+
+static double brain_half(const uint8_t *p) {
+    uint32_t u = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+static double single(const uint8_t *p) {
+    float x;
+    memcpy(&x, p, 4);
+    return x;
+}
+
+static int32_t bit(const uint8_t *p, int32_t i) { return (p[i / 8] >> (i % 8)) & 1; }
+
+/* Weight i (0..31) of a nibble array: first 16 in the low halves. */
+static int32_t nibble(const uint8_t *p, int32_t i) { return i < 16 ? p[i] & 15 : p[i - 16] >> 4; }
+
+/* 6-bit fields of Q4_K and Q5_K: scale j is field j, minimum j is field j + 8, of 12 bytes in which bytes 8..11 hold the low
+ * nibbles of scales and minima 4..7 and the top pairs of bits of bytes 0..7 their high ones. */
+static int32_t scale_of_32(const uint8_t *s, int32_t j) {
+    return j < 4 ? s[j] & 63 : (s[j + 4] & 15) + 16 * (s[j - 4] >> 6);
+}
+static int32_t minimum_of_32(const uint8_t *s, int32_t j) {
+    return j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) + 16 * (s[j] >> 6);
+}
+
+static parts parts_of_32(int32_t qtype, const uint8_t *p, int32_t i) {
+    switch (qtype) {
+    case EL_Q8_0: return (parts){half(p), 0, 1, (int8_t)p[2 + i], 0};
+    case EL_Q4_0: return (parts){half(p), 0, 1, nibble(p + 2, i) - 8, 0};
+    case EL_Q4_1: return (parts){half(p), -half(p + 2), 1, nibble(p + 4, i), 1};
+    case EL_Q5_0: return (parts){half(p), 0, 1, nibble(p + 6, i) + 16 * bit(p + 2, i) - 16, 0};
+    default: return (parts){half(p), -half(p + 2), 1, nibble(p + 8, i) + 16 * bit(p + 4, i), 1}; /* Q5_1 */
+    }
+}
+
+static parts parts_of_256(int32_t qtype, const uint8_t *p, int32_t i) {
+    int32_t half128 = i / 128, quarter = i / 32 % 4, l = i % 32; /* of Q2_K, Q3_K, Q6_K */
+    int32_t j = i / 32;
+    switch (qtype) {
+    case EL_Q2_K: {
+        int32_t u = (p[16 + 32 * half128 + l] >> (2 * quarter)) & 3;
+        return (parts){half(p + 80), half(p + 82), p[i / 16] & 15, u, p[i / 16] >> 4};
+    }
+    case EL_Q3_K: {
+        int32_t u = (p[32 + 32 * half128 + l] >> (2 * quarter)) & 3, g = i / 16;
+        int32_t low = g < 8 ? p[96 + g] & 15 : p[96 + g - 8] >> 4,
+                high = (p[104 + g % 4] >> (2 * (g / 4))) & 3;
+        return (parts){half(p + 108), 0, low + 16 * high - 32, (p[l] >> j) & 1 ? u : u - 4, 0};
+    }
+    case EL_Q4_K: {
+        int32_t byte = p[16 + 32 * (i / 64) + l], u = j & 1 ? byte >> 4 : byte & 15;
+        return (parts){half(p), half(p + 2), scale_of_32(p + 4, j), u, minimum_of_32(p + 4, j)};
+    }
+    case EL_Q5_K: {
+        int32_t byte = p[48 + 32 * (i / 64) + l],
+                u = (j & 1 ? byte >> 4 : byte & 15) + 16 * ((p[16 + l] >> j) & 1);
+        return (parts){half(p), half(p + 2), scale_of_32(p + 4, j), u, minimum_of_32(p + 4, j)};
+    }
+    default: { /* Q6_K */
+        int32_t byte = p[64 * half128 + 32 * (quarter & 1) + l], low = quarter < 2 ? byte & 15 : byte >> 4;
+        int32_t high = (p[128 + 32 * half128 + l] >> (2 * quarter)) & 3;
+        return (parts){half(p + 208), 0, (int8_t)p[192 + i / 16], low + 16 * high - 32, 0};
+    }
+    }
+}
+
+parts row_parts(int32_t qtype, const uint8_t *row, int32_t i) {
+    const layout *t = layout_of(qtype);
+    const uint8_t *block = row + (size_t)(i / t->block) * (size_t)t->bytes;
+    if (qtype == EL_F32) return (parts){single(block), 0, 1, 1, 0};
+    if (qtype == EL_F16) return (parts){half(block), 0, 1, 1, 0};
+    if (qtype == EL_BF16) return (parts){brain_half(block), 0, 1, 1, 0};
+    return t->block == 32 ? parts_of_32(qtype, block, i % 32) : parts_of_256(qtype, block, i % 256);
+}
