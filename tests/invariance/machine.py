@@ -1,0 +1,80 @@
+"""Logits of a text on the native core under a Setup: everything that must not change a bit."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from parity.driver import Pages, Timeline, batch
+
+from edgellm.backends.base import BackendConfig
+from edgellm.backends.native import NativeBackend
+from edgellm.gguf.reader import GGUFFile
+from edgellm.models.spec import load_plan
+
+
+@dataclass(frozen=True)
+class Setup:
+    """threads; prefill chunk; weights mode; other sequences beside; ISA level (None = best); FTZ set by others."""
+
+    threads: int = 2
+    chunk: int = 32
+    weights: str = "tiles"
+    others: int = 0
+    isa: str | None = None
+
+
+def logits(path: Path, tokens: list[int], setup: Setup, k_type: str = "f16") -> NDArray[np.float32]:
+    """float32 [T, V]: teacher forced in chunks, beside `others` different texts that take part in every step."""
+    with GGUFFile(path) as file:
+        plan = load_plan(file)[0]
+        n = 1 + setup.others
+        chunk = min(setup.chunk, len(tokens))
+        pages = n * (-(-len(tokens) // 32) + 1)
+        config = BackendConfig(
+            n_ctx=len(tokens) + 32,
+            max_tokens=n * chunk,
+            max_rows=chunk,
+            max_seqs=n,
+            n_pages=(pages,) * len(plan.caches),
+            k_type=k_type,
+            v_type=k_type,
+            weights=setup.weights,
+            isa=setup.isa,
+            n_threads=setup.threads,
+        )
+        executable = NativeBackend().compile(plan, file, config)
+        try:
+            lines = [Timeline(Pages(plan, config.n_pages, seed=setup.chunk))]
+            lines += [Timeline(lines[0].pages) for _ in range(setup.others)]
+            mine = setup.others // 2  # somewhere in the middle of the batch
+            texts = [tokens if i == mine else tokens[i + 1 :] + tokens[: i + 1] for i in range(n)]
+            out = []
+            for at in range(0, len(tokens), chunk):
+                work = [(line, text[at : at + chunk]) for line, text in zip(lines, texts, strict=True)]
+                size = len(work[0][1])
+                step = executable.run(batch(plan, work, rows=range(mine * size, (mine + 1) * size)))
+                assert not step.status.any()
+                assert step.logits is not None
+                out.append(step.logits)
+            return np.concatenate(out)
+        finally:
+            executable.close()
+
+
+def flush_to_zero_in_this_process(folder: Path) -> bool:
+    """Load a library built with -ffast-math, whose start-up code makes the CPU flush subnormals; True if it did."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return False
+    source, library = folder / "fast.c", folder / "libfast.so"
+    source.write_text("float half(float x) { return x * 0.5f; }\n")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-ffast-math", source, "-o", library], check=True)
+    half = ctypes.CDLL(str(library)).half
+    half.restype, half.argtypes = ctypes.c_float, [ctypes.c_float]
+    return bool(half(1.1754944e-38) == 0.0)
