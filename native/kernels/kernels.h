@@ -139,8 +139,8 @@ static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
  *   a = chain over e of q[e] * k[e][p];  s = a * scale;  softcap: s = softcap * tanh(s / softcap)
  *   m = max s;  w[p] = exp(s - m);  l = fold16 of w by p % 16 (unseen positions contribute nothing)
  *   o[d] = chain over p ascending of w[p] * v[p][d]
- * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. Of a maximum of zero,
- * here and below, the sign is not defined: no result depends on it. */
+ * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. Of zeros of
+ * both signs the maximum, here and below, is the first. */
 typedef void el_attn_segment_fn(const el_attn_segment *a);
 
 /* Fold a partial (m, l, o) into the running (*M, *L, O). l == 0: nothing. *L == 0: copy. Otherwise

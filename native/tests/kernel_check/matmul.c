@@ -138,6 +138,12 @@ void check_mm(check *c, int32_t qtype) {
             }
         }
     }
+    /* long rows */
+    for (m.n = 1; m.n <= 9; m.n += 4) {
+        m.k = 11008;
+        m.n_rows = 16;
+        if (!compare_mm(c, &m, P_RANDOM, P_RANDOM)) return;
+    }
     /* every number of rows */
     for (m.n_rows = 1; m.n_rows <= 16; m.n_rows++) {
         for (m.n = 1; m.n <= 6; m.n++) {
