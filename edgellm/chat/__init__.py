@@ -1,0 +1,5 @@
+"""Chat templates."""
+
+from edgellm.chat.template import ChatTemplate
+
+__all__ = ["ChatTemplate"]
