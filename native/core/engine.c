@@ -1,0 +1,168 @@
+/* The engine's life, and the step. */
+#include "engine.h"
+
+#include "os.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+el_engine *el_engine_new(const el_model *model, const el_config *config, el_error *err) {
+    if (!model || !config) {
+        el_fail(err, EL_E_ARGUMENT, "model or config is NULL");
+        return NULL;
+    }
+    if (config->size != (int32_t)sizeof *config) {
+        el_fail(err, EL_E_ARGUMENT, "config: size is %d, expected %zu", config->size, sizeof *config);
+        return NULL;
+    }
+    if (config->n_threads < 0 || config->n_threads > EL_MAX_THREADS) {
+        el_fail(err, EL_E_ARGUMENT, "config: n_threads is %d, expected 0 (automatic) to %d",
+                config->n_threads, EL_MAX_THREADS);
+        return NULL;
+    }
+    el_engine *e = calloc(1, sizeof *e);
+    if (!e) {
+        el_fail(err, EL_E_MEMORY, "out of memory for an engine");
+        return NULL;
+    }
+    const char *why = "";
+    int32_t failed = 0, code = el_kernels_select(config->isa, &e->kernels, &why);
+    if (code) el_fail(err, code, "config: isa is \"%s\": %s", config->isa ? config->isa : "", why);
+    if (!code) code = el_plan_compile(&e->plan, model, config, &e->kernels, err);
+    if (!code) {
+        e->limits = (el_limits){config->max_tokens, config->max_rows, config->max_seqs, config->n_ctx};
+        e->n_threads = config->n_threads ? config->n_threads : el_os_default_threads();
+        e->pool = el_pool_new(e->n_threads, &failed);
+        if (failed == 1)
+            code = el_fail(err, EL_E_MEMORY, "out of memory for a pool of %d threads", e->n_threads);
+        if (failed == 2)
+            code = el_fail(err, EL_E_SYSTEM, "the system refused to start %d threads", e->n_threads);
+    }
+    if (!code) code = el_memory_new(e, err);
+    if (!code) code = el_weights_pack(e, err);
+    if (code) {
+        el_engine_free(e);
+        return NULL;
+    }
+    return e;
+}
+
+void el_engine_free(el_engine *engine) {
+    if (!engine) return;
+    el_pool_free(engine->pool);
+    el_memory_free(engine);
+    el_plan_free(&engine->plan);
+    free(engine);
+}
+
+void el_engine_info(const el_engine *engine, el_info *info) {
+    memset(info, 0, sizeof *info);
+    snprintf(info->isa, sizeof info->isa, "%s", engine->kernels.level);
+    info->n_threads = engine->n_threads;
+    info->weight_bytes = (int64_t)engine->weight_bytes;
+    info->scratch_bytes = (int64_t)engine->memory_bytes;
+    info->cache_bytes = (int64_t)engine->cache_bytes;
+}
+
+/* ---- the step ---- */
+
+void el_mark_failed(el_engine *e, int32_t axis, int32_t row) {
+    int32_t token = axis ? e->batch->rows[row] : row;
+    atomic_store_explicit(&e->failed[e->sequence[token]], 1, memory_order_relaxed);
+}
+
+static void step_chunk(void *context, int32_t thread, int32_t chunk) {
+    el_engine *e = context;
+    if (e->phase == e->plan.n_phases) {
+        el_select_chunk(e, thread, chunk);
+        return;
+    }
+    const el_phase *phase = &e->plan.phases[e->phase];
+    switch (phase->kind) {
+    case EL_PHASE_ROWS: el_rows_chunk(e, phase, thread, chunk); break;
+    case EL_PHASE_MATMUL: el_matmul_chunk(e, phase, thread, chunk); break;
+    default: el_attention_chunk(e, phase, thread, chunk); break;
+    }
+}
+
+static int32_t begin_phase(el_engine *e, int32_t thread) {
+    if (e->phase == e->plan.n_phases) return el_select_begin(e);
+    el_phase *phase = &e->plan.phases[e->phase];
+    switch (phase->kind) {
+    case EL_PHASE_ROWS: return el_rows_begin(e, phase, thread);
+    case EL_PHASE_MATMUL: return el_matmul_begin(e, phase);
+    default: return el_attention_begin(e, phase);
+    }
+}
+
+/* The next phase that is worth a hand-over: small ones are run here. */
+static int32_t step_next(void *context, int32_t thread) {
+    el_engine *e = context;
+    while (++e->phase <= e->plan.n_phases) {
+        int32_t n = begin_phase(e, thread);
+        if (n > 1 && e->n_threads > 1) return n;
+        for (int32_t i = 0; i < n; i++) step_chunk(e, thread, i);
+    }
+    return 0;
+}
+
+int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err) {
+    if (!engine || !batch || !out) return el_fail(err, EL_E_ARGUMENT, "engine, batch or output is NULL");
+    int32_t code = el_batch_check(engine, batch, out, err);
+    if (code) return code;
+    engine->batch = batch;
+    engine->output = out;
+    engine->n_rows[0] = batch->n_tokens;
+    engine->n_rows[1] = batch->n_rows;
+    engine->phase = -1;
+    for (int32_t s = 0; s < batch->n_seqs; s++) {
+        atomic_store_explicit(&engine->failed[s], 0, memory_order_relaxed);
+    }
+    el_pool_run(engine->pool, &(el_job){step_chunk, step_next, engine});
+    for (int32_t s = 0; s < batch->n_seqs; s++) {
+        out->status[s] = atomic_load_explicit(&engine->failed[s], memory_order_relaxed);
+    }
+    return EL_OK;
+}
+
+/* ---- pages ---- */
+
+static int32_t check_page(const el_engine *e, int32_t cls, int32_t page, el_error *err) {
+    if (cls < 0 || cls >= e->plan.n_classes) {
+        return el_fail(err, EL_E_ARGUMENT, "cache class %d, expected 0 to %d", cls, e->plan.n_classes - 1);
+    }
+    if (page < 0 || page >= e->plan.classes[cls].n_pages) {
+        return el_fail(err, EL_E_ARGUMENT, "page %d of cache class %d, expected 0 to %d", page, cls,
+                       e->plan.classes[cls].n_pages - 1);
+    }
+    return EL_OK;
+}
+
+int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, el_error *err) {
+    if (!engine) return el_fail(err, EL_E_ARGUMENT, "engine is NULL");
+    int32_t code = check_page(engine, cls, src, err);
+    if (!code) code = check_page(engine, cls, dst, err);
+    if (code || src == dst) return code;
+    const el_class *k = &engine->plan.classes[cls];
+    memcpy(k->pool + (size_t)dst * k->page_bytes, k->pool + (size_t)src * k->page_bytes, k->page_bytes);
+    return EL_OK;
+}
+
+int32_t el_release_pages(el_engine *engine, int32_t cls, const int32_t *pages, int32_t n, el_error *err) {
+    if (!engine || n < 0 || (n > 0 && !pages)) {
+        return el_fail(err, EL_E_ARGUMENT, "engine or pages is NULL, or n is %d", n);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int32_t code = check_page(engine, cls, pages[i], err);
+        if (code) return code;
+    }
+    for (int32_t i = 0; i < n;) { /* neighbours at once: the system gives back whole pages of its own */
+        const el_class *k = &engine->plan.classes[cls];
+        int32_t run = 1;
+        while (i + run < n && pages[i + run] == pages[i] + run) run++;
+        el_os_discard(k->pool + (size_t)pages[i] * k->page_bytes, (size_t)run * k->page_bytes);
+        i += run;
+    }
+    return EL_OK;
+}
