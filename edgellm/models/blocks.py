@@ -30,6 +30,7 @@ class Attn:
     """One layer's grouped-query attention. rope None = no positions; window 0 = all positions.
 
     qk_norm: RMS norm of every head of q and k before the rotation. sinks: `attn_sinks` is there.
+    gate: `attn_q` yields a query and a gate for each head; the result is multiplied by sigmoid(gate).
     """
 
     heads: int
@@ -42,6 +43,7 @@ class Attn:
     softcap: float = 0.0
     qk_norm: bool = False
     sinks: bool = False
+    gate: bool = False
 
 
 def embed(b: Builder, d: Dims, scale: float = 1.0) -> View:
@@ -97,7 +99,13 @@ def qkv(b: Builder, i: int, h: View, n_q: int, n_k: int, n_v: int) -> tuple[View
 
 def attend(b: Builder, d: Dims, i: int, h: View, a: Attn) -> View:
     """Attention of layer i up to its output projection: [T, H * Ev]."""
-    q, k, v = qkv(b, i, h, a.heads * a.k_dim, a.kv_heads * a.k_dim, a.kv_heads * a.v_dim)
+    n_q = a.heads * a.k_dim
+    q, k, v = qkv(b, i, h, 2 * n_q if a.gate else n_q, a.kv_heads * a.k_dim, a.kv_heads * a.v_dim)
+    gate = None
+    if a.gate:
+        both, q, gate = q, b.buffer("q", n_q), b.buffer("gate", n_q)
+        b.add(o.Copy(both, q, a.heads, 0, 0, a.k_dim))
+        b.add(o.Copy(both, gate, a.heads, a.k_dim, 0, a.k_dim))
     if a.qk_norm:
         rms_norm(b, q, q, f"blk.{i}.attn_q_norm.weight", d.eps, a.heads)
         rms_norm(b, k, k, f"blk.{i}.attn_k_norm.weight", d.eps, a.kv_heads)
@@ -109,6 +117,8 @@ def attend(b: Builder, d: Dims, i: int, h: View, a: Attn) -> View:
     y = b.buffer("att", a.heads * a.v_dim)
     sinks = b.vector(f"blk.{i}.attn_sinks.weight") if a.sinks else None
     b.add(o.Attention(q, y, slot, a.heads, a.scale, a.window, a.softcap, sinks))
+    if gate is not None:
+        b.add(o.Glu(gate, y, y, "sigmoid"))
     return y
 
 

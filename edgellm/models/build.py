@@ -161,6 +161,13 @@ class Builder:
             self._take(tensor, 0, self._rows(tensor))
             self.ignored[tensor] = why
 
+    def ignore_layers(self, first: int, n: int, why: str) -> None:
+        """Leave out all tensors of layers first .. first+n-1, and the file's right to have them."""
+        for i in range(first, first + n):
+            for tensor in self.file.tensors:
+                if tensor.startswith(f"blk.{i}."):
+                    self.ignore(tensor, why)
+
     def leftovers(self, patterns: Mapping[str, str]) -> Iterator[str]:
         """Tensors (or rows of them) that nothing took and whose name ends with none of `patterns`."""
         for name in self.file.tensors:

@@ -94,6 +94,15 @@ def rope_table(k: Keys, n_rot: int, factors: int | None = None) -> RopeTable:
     )
 
 
+def windowed(k: Keys, n_layer: int, period: int) -> tuple[bool, ...]:
+    """Which layers have a sliding window: an array of flags, or all but every n-th (the last of each n)."""
+    name = "attention.sliding_window_pattern"
+    if k.is_array(name):
+        return k.flags(name, n_layer)
+    period = k.integer(name, period, hi=1 << 16)
+    return tuple(period == 0 or i % period < period - 1 for i in range(n_layer))
+
+
 def f32(x: float) -> float:
     """x rounded to float32."""
     return float(np.float32(x))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from edgellm.models.blocks import Attn, RopeSpec, attend, embed, head, mlp, post_norm, pre_norm, project
 from edgellm.models.build import Builder
-from edgellm.models.dims import read_dims, rope_table, rsqrt32, sqrt32
+from edgellm.models.dims import read_dims, rope_table, rsqrt32, sqrt32, windowed
 from edgellm.models.keys import Keys
 from edgellm.models.plan import Plan
 from edgellm.models.spec import Family
@@ -46,15 +46,6 @@ def build(b: Builder, k: Keys) -> Plan:
         mlp(b, f"blk.{i}.ffn", h, t, d.n_ff[i], "gelu_tanh", scale=False)
         post_norm(b, d, t, x, f"blk.{i}.post_ffw_norm.weight")
     return b.finish(d.n_vocab, d.n_ctx, head(b, d, x, k.number("final_logit_softcapping", 0.0)))
-
-
-def windowed(k: Keys, n_layer: int, period: int) -> tuple[bool, ...]:
-    """Which layers have a sliding window: an array of flags, or all but every n-th (the last of each n)."""
-    name = "attention.sliding_window_pattern"
-    if k.is_array(name):
-        return k.flags(name, n_layer)
-    period = k.integer(name, period, hi=1 << 16)
-    return tuple(period == 0 or i % period < period - 1 for i in range(n_layer))
 
 
 FAMILY = Family("gemma3", build)
