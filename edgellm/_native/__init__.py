@@ -1,0 +1,36 @@
+"""The native library: loading it, its engine, and what it knows about the machine. The only importer of cffi."""
+
+from __future__ import annotations
+
+from edgellm._native.handles import (
+    OP_DTYPE,
+    BufferSpec,
+    CacheLayerSpec,
+    Engine,
+    EngineConfig,
+    EngineInfo,
+    Matrix,
+    NativeModel,
+)
+from edgellm._native.library import available, ffi, lib, library_path, why_not
+from edgellm._native.machine import default_threads, isa_levels, probe_bandwidth, probe_int8
+
+__all__ = [
+    "OP_DTYPE",
+    "BufferSpec",
+    "CacheLayerSpec",
+    "Engine",
+    "EngineConfig",
+    "EngineInfo",
+    "Matrix",
+    "NativeModel",
+    "available",
+    "default_threads",
+    "ffi",
+    "isa_levels",
+    "lib",
+    "library_path",
+    "probe_bandwidth",
+    "probe_int8",
+    "why_not",
+]
