@@ -1,0 +1,152 @@
+"""Plan + file -> native engine, and one call per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel
+from edgellm.backends.base import BackendConfig, BackendInfo
+from edgellm.backends.native.lower import Program, lower
+from edgellm.core import env
+from edgellm.core.errors import UnsupportedModel
+from edgellm.core.types import F32, Batch, StepOutput
+from edgellm.gguf.quantize import dequantize
+from edgellm.gguf.reader import GGUFFile
+from edgellm.models.plan import Plan
+from edgellm.models.rope import RopeCache
+from edgellm.models.tables import Weight
+
+
+class NativeBackend:
+    """Compiles plans for the C core. Raises NativeError where the library cannot be loaded."""
+
+    name = "native"
+
+    def compile(
+        self,
+        plan: Plan,
+        file: GGUFFile,
+        config: BackendConfig,
+        progress: Callable[[float], None] | None = None,
+    ) -> NativeExecutable:
+        """Lower the plan, hand the file's weights to the core, start its threads."""
+        program = lower(plan, lambda tensor: file.tensors[tensor].qtype)
+        executable = NativeExecutable(plan, file, config, program)
+        if progress is not None:
+            progress(1.0)
+        return executable
+
+
+class NativeExecutable:
+    """A native engine with its rope tables. Used by one thread at a time."""
+
+    def __init__(self, plan: Plan, file: GGUFFile, config: BackendConfig, program: Program) -> None:
+        tiles = config.weights == "tiles"
+        vectors = [_vector(file, plan.weights[w]) for w in program.vectors]
+        self._ropes = [
+            RopeCache(t, config.n_ctx, None if t.factors is None else _vector(file, plan.weights[t.factors]))
+            for t in plan.ropes
+        ]
+        model = NativeModel(
+            ops=program.ops,
+            buffers=[BufferSpec(b.width, "TR".index(b.axis), ("f32", "i32").index(b.dtype)) for b in program.buffers],
+            matrices=[_matrix(file, plan.weights[w], pack=tiles and w in program.packed) for w in program.matrices],
+            vectors=vectors,
+            ropes=[(r.cos, r.sin) for r in self._ropes],
+            cache_layers=_cache_layers(plan),
+            n_classes=len(plan.caches),
+            n_act_slots=program.n_act_slots,
+            n_vocab=plan.n_vocab,
+            logits=plan.logits,
+        )
+        self._engine = Engine(
+            model,
+            EngineConfig(
+                max_tokens=config.max_tokens,
+                max_rows=config.max_rows,
+                max_seqs=config.max_seqs,
+                n_ctx=config.n_ctx,
+                n_pages=config.n_pages,
+                n_threads=config.n_threads or env.THREADS.get() or 0,
+                k_type=config.k_type,
+                v_type=config.v_type,
+                isa=config.isa or env.ISA.get(),
+            ),
+        )
+        if tiles:
+            for w in program.packed:
+                file.drop_pages(plan.weights[w].tensor)
+        chosen = self._engine.info
+        self.info = BackendInfo(
+            "native",
+            chosen.isa,
+            chosen.n_threads,
+            config.weights,
+            _bytes_per_step(file, plan, program),
+            chosen.scratch_bytes,
+        )
+        self._filled = 0
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Compute one step."""
+        if self._ropes:
+            last = int(batch.positions.max()) if len(batch.positions) > 1 else int(batch.positions[0])
+            if last >= self._filled:
+                for rope in self._ropes:
+                    rope.ensure(last + 1)
+                self._filled = min(rope.n_filled for rope in self._ropes)
+        return self._engine.step(batch)
+
+    def copy_page(self, cls: int, src: int, dst: int) -> None:
+        """Copy page `src` to `dst` in every layer of cache class `cls`."""
+        self._engine.copy_page(cls, src, dst)
+
+    def close(self) -> None:
+        """Stop the threads, free the memory. Idempotent."""
+        self._engine.close()
+
+
+def _vector(file: GGUFFile, weight: Weight) -> F32:
+    """A tensor as float32, flat."""
+    info = file.tensors[weight.tensor]
+    return np.ascontiguousarray(dequantize(file.data(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
+
+
+def _matrix(file: GGUFFile, weight: Weight, *, pack: bool) -> Matrix:
+    """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes."""
+    info = file.tensors[weight.tensor]
+    n_rows, n_cols = weight.shape[-2], weight.shape[-1]
+    n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))
+    data = file.data(weight.tensor)
+    row_bytes = info.qtype.n_bytes(n_cols)
+    if n_stack == 1:
+        data = data[weight.row0 * row_bytes : (weight.row0 + n_rows) * row_bytes]
+    elif n_stack * n_rows * row_bytes != len(data):
+        raise UnsupportedModel(
+            f"{weight.tensor}: the native backend takes whole expert stacks in this release, found rows "
+            f'{weight.row0} to {weight.row0 + n_rows} of each: open the model with backend="reference"'
+        )
+    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack)
+
+
+def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
+    layers = []
+    for c, cache in enumerate(plan.caches):
+        if cache.kind not in ("full", "window"):
+            raise UnsupportedModel(
+                f'{plan.arch}: the native backend has no "{cache.kind}" cache in this release: use backend="reference"'
+            )
+        layers += [CacheLayerSpec(c, i, x.heads, x.k_dim, x.v_dim) for i, x in enumerate(cache.layers)]
+    return layers
+
+
+def _bytes_per_step(file: GGUFFile, plan: Plan, program: Program) -> int:
+    """Bytes of weights one decode step reads, in the file's own size (all experts counted)."""
+    total = 0
+    for w in program.packed:
+        weight = plan.weights[w]
+        rows = int(np.prod(weight.shape[:-1], dtype=np.int64))
+        total += rows * file.tensors[weight.tensor].qtype.n_bytes(weight.shape[-1])
+    return total
