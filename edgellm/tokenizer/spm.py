@@ -92,17 +92,13 @@ def _pieces(vocab: Vocab, kinds: NDArray[np.uint8]) -> bytes:
     fixed three bytes, which the wire format allows.
     """
     tokens = vocab.tokens
-    if len(vocab.index) != len(tokens):  # SentencePiece wants every text once; the last one counts
-        tokens = [t if vocab.index[t] == i else f"\x01{i}" for i, t in enumerate(tokens)]
-    tokens = [*tokens, "\x01unknown"]
-    n = len(tokens)
-    text = np.frombuffer("\0".join(tokens).encode("utf-8"), np.uint8)
-    ends = np.append(np.flatnonzero(text == 0), len(text))
-    if len(ends) == n:
-        lengths, text = np.diff(ends, prepend=-1) - 1, text[text != 0]
-    else:  # a token has a NUL in it
-        texts = [t.encode("utf-8") for t in tokens]
-        lengths, text = np.fromiter(map(len, texts), np.int64, n), np.frombuffer(b"".join(texts), np.uint8)
+    if len(vocab.index) != len(tokens) or "\0" in "".join(tokens):
+        # SentencePiece wants every text once, so the last one counts, and no NUL in any.
+        tokens = [f"\x01{i}" if vocab.index[t] != i or "\0" in t else t for i, t in enumerate(tokens)]
+    n = len(tokens) + 1
+    text = np.frombuffer("\0".join([*tokens, "\x01unknown"]).encode("utf-8"), np.uint8)
+    lengths = np.diff(np.flatnonzero(text == 0), prepend=-1, append=len(text)) - 1
+    text = text[text != 0]
     if int(lengths.max()) >= 1 << 20:
         raise TokenizerError(f"token {int(lengths.argmax())} has {int(lengths.max())} bytes, at most 1048575")
     starts = np.concatenate(([0], np.cumsum(lengths + 15)))

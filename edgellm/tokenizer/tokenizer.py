@@ -140,6 +140,7 @@ class Tokenizer:
 
         add_special: put BOS and EOS around it where the model wants them (even if the text has its own).
         parse_special: control tokens spelt out in the text become those tokens; user-defined ones always do.
+        Bytes that the vocabulary has no token for are left out: some have none for a few control characters.
         """
         _check_text(text)
         ids = self._encode(text, [(0, len(text))] if parse_special else [])
