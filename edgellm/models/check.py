@@ -21,6 +21,7 @@ from edgellm.models.tables import CacheClass, PlanError, Tables
 MAX_OPS = 1 << 20
 MAX_CTX = 1 << 26
 MAX_ELEMENTS = 1 << 40
+MAX_STATE = 1 << 28
 
 
 def reads(op: o.Op) -> Iterator[o.View]:
@@ -405,26 +406,25 @@ def _tables(t: Tables) -> None:
 
 
 def _cache_class(i: int, c: CacheClass) -> None:
+    where = f"cache class {i} ({c.kind})"
     _require(c.kind in ("full", "window", "latent", "state"), f"cache class {i} has kind {c.kind!r}")
-    _require(len(c.layers) >= 1, f"cache class {i} has no layers")
     _require(
-        (1 <= c.window <= MAX_CTX) if c.kind == "window" else c.window == 0,
-        f"cache class {i} ({c.kind}) has window {c.window}",
+        1 <= len(c.layers) <= 1 << 16, f"{where} has {len(c.layers)} layers" if c.layers else f"{where} has no layers"
     )
+    window_ok = 1 <= c.window <= MAX_CTX if c.kind == "window" else c.window == 0
+    _require(window_ok, f"{where} has window {c.window}")
     for layer in c.layers:
-        where = f"cache class {i} ({c.kind})"
-        if c.kind == "state":
-            sizes = [n for shape in layer.state for n in shape]
-            _require(
-                bool(layer.state) and bool(sizes) and all(1 <= n <= MAX_WIDTH for n in sizes),
-                f"{where} has state shapes {layer.state}",
-            )
-            _require((layer.heads, layer.k_dim, layer.v_dim) == (0, 0, 0), f"{where} has heads")
-            continue
         sizes = [layer.heads, layer.k_dim, layer.v_dim]
-        _require(not layer.state and all(1 <= n <= MAX_WIDTH for n in sizes), f"{where} has sizes {sizes}")
-        if c.kind == "latent":
-            _require(layer.heads == 1 and layer.v_dim <= layer.k_dim, f"{where} has sizes {sizes}")
+        if c.kind == "state":
+            shapes = layer.state
+            positive = bool(shapes) and all(len(x) >= 1 and all(n >= 1 for n in x) for x in shapes)
+            bounded = all(math.prod(x) <= MAX_STATE for x in shapes)
+            _require(positive and bounded and sizes == [0, 0, 0], f"{where} has state shapes {shapes}, sizes {sizes}")
+            continue
+        positive = all(n >= 1 for n in sizes) and not layer.state
+        bounded = layer.heads * max(layer.k_dim, layer.v_dim) <= MAX_WIDTH
+        latent = c.kind != "latent" or (layer.heads == 1 and layer.v_dim <= layer.k_dim)
+        _require(positive and bounded and latent, f"{where} has heads, key and value sizes {sizes}")
 
 
 def _require(ok: bool, message: str) -> None:
