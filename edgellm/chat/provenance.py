@@ -5,10 +5,10 @@ The messages are rendered a second time with their characters tagged (see tags.p
 them wherever the template put them, trimmed, sliced or quoted. Only if that rendering equals the plain one,
 tags taken off, are its tags believed.
 
-A template may look into the text, though (`'</think>' in content`), and then tags lead it astray. Two more
-ways are tried: leave alone what the template looks for in assistant messages, where such marks are the
-model's own; and find the texts as they stand in the plain rendering. If all fail, so does the request:
-text is never let through unseen.
+A template may look into the text, though (`'</think>' in content`), and then tags would lead it astray. So
+what the template looks for stays as it is in assistant messages, where such marks are the model's own. If
+that is not enough, the texts are searched for as they stand in the plain rendering; and if they are not all
+there, the request fails: text is never let through unseen.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ def segments(plain: str, context: dict[str, Any], render: Render, probes: Iterab
     if not any(texts):
         return [(plain, True)]
     if not HAS_TAGS.search(plain) and not any(map(HAS_TAGS.search, texts)):
-        kept = [p for p in probes if any(p in text for text in texts)]
-        for keep, keys in ((None, True), (None, False), (kept, True), (kept, False)):
-            if keep == []:
-                break
+        kept = tuple(p for p in probes if any(p in text for text in texts))
+        for keep, keys in dict.fromkeys(((kept, True), (kept, False), ((), True), ((), False))):
             found = _tagged(plain, _retag(context, keep, keys), render)
             if found is not None:
                 return found
@@ -124,7 +122,7 @@ def _texts(value: Any, key: str = "", data: bool = False) -> Iterator[str]:
             yield from _texts(v, key, data)
 
 
-def _retag(context: dict[str, Any], keep: list[str] | None, keys: bool) -> dict[str, Any]:
+def _retag(context: dict[str, Any], keep: tuple[str, ...], keys: bool) -> dict[str, Any]:
     """The context with tags on its texts.
 
     keep: what stays untagged in assistant messages. keys: tag the names of arguments and properties too;

@@ -66,11 +66,17 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise SecurityError("a format with a very wide field")
         return super().call_binop(context, operator, left, right)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        _check_format(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _check_format(obj, argument)
+        return super().getitem(obj, argument)
+
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
-            if getattr(obj, "__name__", "").startswith("format") and _WIDTH.search(owner):
-                raise SecurityError("a format with a very wide field")
             for argument in args:
                 if isinstance(argument, int):
                     _bound(argument)
@@ -144,6 +150,12 @@ def _range(*args: int) -> range:
     if len(numbers) > MAX_RANGE:
         raise SecurityError(f"a range of {len(numbers)} numbers, at most {MAX_RANGE}")
     return numbers
+
+
+def _check_format(obj: Any, attribute: Any) -> None:
+    """Refuses 'text'.format where the text asks for a very wide field."""
+    if attribute in ("format", "format_map") and isinstance(obj, str) and _WIDTH.search(obj):
+        raise SecurityError("a format with a very wide field")
 
 
 def _bound(size: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime
@@ -177,9 +178,10 @@ class _Compiled:
             "strftime_now": sandbox.clock(datetime(2000, 1, 1)),
         }
         try:
-            return word in self.run(context, _MIN_CHARS)
+            text = self.run(context, _MIN_CHARS)
         except TemplateError:
             return False
+        return word in text and not re.search("""["']type["']""", text)
 
 
 def _probes(tree: jinja2.nodes.Template) -> tuple[str, ...]:
