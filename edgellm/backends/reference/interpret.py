@@ -67,6 +67,11 @@ class Step:
         return y if e.b is None else y + self.weights[e.b][index]
 
 
+def segments(x: Any, n: int) -> Any:
+    """x [rows, n * w] as [rows, n, w]; there may be no rows."""
+    return x.reshape(len(x), n, x.shape[1] // n)
+
+
 def interpret(op: o.Op, st: Step) -> None:
     """Run one op."""
     _HANDLERS[type(op)](op, st)
@@ -78,7 +83,7 @@ def _embed(op: o.Embed, st: Step) -> None:
 
 def _norm(op: o.Norm, st: Step) -> None:
     x = st.read(op.x)
-    y = _NORMS[op.kind](x.reshape(len(x), op.groups, -1), op.eps)
+    y = _NORMS[op.kind](segments(x, op.groups), op.eps)
     for w, combine in ((op.w, np.multiply), (op.b, np.add)):
         if w is not None:
             value = st.weights[w]
@@ -111,8 +116,8 @@ def _add(op: o.Add, st: Step) -> None:
 
 def _copy(op: o.Copy, st: Step) -> None:
     x, y = st.read(op.x), st.read(op.y).copy()
-    segments = x.reshape(len(x), op.heads, -1)[:, :, op.x_offset : op.x_offset + op.n]
-    y.reshape(len(y), op.heads, -1)[:, :, op.y_offset : op.y_offset + op.n] = segments
+    taken = segments(x, op.heads)[:, :, op.x_offset : op.x_offset + op.n]
+    segments(y, op.heads)[:, :, op.y_offset : op.y_offset + op.n] = taken
     st.read(op.y)[...] = y
 
 
@@ -127,7 +132,7 @@ def _softcap(op: o.Softcap, st: Step) -> None:
 
 def _rope(op: o.Rope, st: Step) -> None:
     table, positions = st.ropes[op.table], st.batch.positions
-    x = st.read(op.x).reshape(len(positions), op.heads, -1)
+    x = segments(st.read(op.x), op.heads)
     turned = arith.rotate(
         x[:, :, op.offset : op.offset + op.n_rot], table.cos[positions], table.sin[positions], op.mode
     )
@@ -145,7 +150,7 @@ def _kv_write(op: o.KVWrite, st: Step) -> None:
 
 def _attention(op: o.Attention, st: Step) -> None:
     layer = st.caches.paged[op.cache]
-    q = st.read(op.q).reshape(len(st.batch.tokens), op.heads, -1)
+    q = segments(st.read(op.q), op.heads)
     out = np.empty((len(q), op.y.width), np.float32)
     sinks = None if op.sinks is None else st.weights[op.sinks]
     for rows, table, positions in st.sequences(op.cache.cls):
@@ -230,8 +235,8 @@ def _select_rows(op: o.SelectRows, st: Step) -> None:
 
 def _head_linear(op: o.HeadLinear, st: Step) -> None:
     x = st.read(op.x)
-    y = np.einsum("thk,hnk->thn", x.reshape(len(x), op.heads, -1), st.weights[op.w])
-    st.write(op.y, y.reshape(len(x), -1))
+    y = np.einsum("thk,hnk->thn", segments(x, op.heads), st.weights[op.w])
+    st.write(op.y, y.reshape(len(x), op.y.width))
 
 
 def _conv1d(op: o.Conv1d, st: Step) -> None:
@@ -251,9 +256,9 @@ def _delta_net(op: o.DeltaNet, st: Step) -> None:
     n = len(st.batch.tokens)
     head = np.arange(op.heads)
     key = head % op.k_heads if op.head_map == "tiled" else head // (op.heads // op.k_heads)
-    q = st.read(op.q).reshape(n, op.k_heads, -1)[:, key]
-    k = st.read(op.k).reshape(n, op.k_heads, -1)[:, key]
-    v = st.read(op.v).reshape(n, op.heads, -1)
+    q = segments(st.read(op.q), op.k_heads)[:, key]
+    k = segments(st.read(op.k), op.k_heads)[:, key]
+    v = segments(st.read(op.v), op.heads)
     decay, beta = np.exp(st.read(op.g)), st.read(op.beta)
     state = st.caches.states[op.cache]
     y = np.empty(v.shape, np.float32)
@@ -275,9 +280,9 @@ def _decay(op: o.Decay, st: Step) -> None:
 def _ssm(op: o.Ssm, st: Step) -> None:
     n = len(st.batch.tokens)
     group = np.arange(op.heads) // (op.heads // op.groups)
-    x = st.read(op.x).reshape(n, op.heads, -1)
-    b = st.read(op.B).reshape(n, op.groups, -1)[:, group]
-    c = st.read(op.C).reshape(n, op.groups, -1)[:, group]
+    x = segments(st.read(op.x), op.heads)
+    b = segments(st.read(op.B), op.groups)[:, group]
+    c = segments(st.read(op.C), op.groups)[:, group]
     dt = arith.softplus(st.read(op.dt) + st.weights[op.dt_bias])
     decay = np.exp(dt * st.weights[op.a])
     state = st.caches.states[op.cache]
