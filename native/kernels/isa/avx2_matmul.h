@@ -24,7 +24,7 @@ enum {
     EL_GROUP = 4,           /* columns of a tile call */
     EL_DIRECT_COLUMNS = 8,  /* up to here expanding does not pay */
     EL_BATCH_COLUMNS = 512, /* columns whose accumulators fit into scratch */
-    EL_PREFETCH = 4096,     /* bytes; docs/perf/LOG.md */
+    EL_PREFETCH = 8192,     /* bytes; docs/perf/LOG.md */
 };
 
 /* ---- columns ---------------------------------------------------------------------------------------------------- */

@@ -54,15 +54,22 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                 EL_PIN(sum[c][1]);
             }
         }
+        __m256 d[2];
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            d[h] = extra(extras, 0, h, expanded);
+            EL_PIN(d[h]);
+        }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, chain(sum[c][h], extra(extras, 0, h, expanded), dx, a));
+                _mm256_store_ps(a, chain(sum[c][h], d[h], dx, a));
             }
         }
+        EL_FENCE();
     }
 }
 
@@ -105,17 +112,25 @@ EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                 EL_PIN(sum[c][1]);
             }
         }
+        __m256 d[2], m[2];
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            d[h] = extra(extras, 0, h, expanded);
+            m[h] = extra(extras, 1, h, expanded);
+            EL_PIN(d[h]);
+            EL_PIN(m[h]);
+        }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256 dx = _mm256_broadcast_ss(col[c].d + b), sx = _mm256_broadcast_ss(col[c].s + b);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                const __m256i i = _mm256_madd_epi16(sum[c][h], ones);
-                const __m256 v = chain(i, extra(extras, 0, h, expanded), dx, a);
-                _mm256_store_ps(a, _mm256_fmadd_ps(extra(extras, 1, h, expanded), sx, v));
+                const __m256 v = chain(_mm256_madd_epi16(sum[c][h], ones), d[h], dx, a);
+                _mm256_store_ps(a, _mm256_fmadd_ps(m[h], sx, v));
             }
         }
+        EL_FENCE();
     }
 }
 
@@ -189,6 +204,12 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                 for (int h = 0; h < 2; h++) sum[part][c][h] = _mm256_madd_epi16(sum[part][c][h], ones);
             }
         }
+        __m256 d[2];
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            d[h] = extra(extras, 0, h, expanded);
+            EL_PIN(d[h]);
+        }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
@@ -197,9 +218,10 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
                 const __m256i i = _mm256_sub_epi32(_mm256_add_epi32(sum[0][c][h], sum[1][c][h]), offset);
-                _mm256_store_ps(a, chain(i, extra(extras, 0, h, expanded), dx, a));
+                _mm256_store_ps(a, chain(i, d[h], dx, a));
             }
         }
+        EL_FENCE();
     }
 }
 
@@ -237,7 +259,7 @@ EL_TILE_FUNCTIONS(q5_0)
 static const el_mm_type Q8_0 = {.block = 32,
                                 .quant_bytes = 512,
                                 .extra_bytes = 32,
-                                .chunk = 8,
+                                .chunk = 64,
                                 .expanded_quants = 0,
                                 .expanded_extras = 64,
                                 .expand = q8_0_expand,
@@ -245,7 +267,7 @@ static const el_mm_type Q8_0 = {.block = 32,
 static const el_mm_type Q4_1 = {.block = 32,
                                 .quant_bytes = 256,
                                 .extra_bytes = 64,
-                                .chunk = 8,
+                                .chunk = 64,
                                 .expanded_quants = 512,
                                 .expanded_extras = 128,
                                 .expand = q4_1_expand,
@@ -253,7 +275,7 @@ static const el_mm_type Q4_1 = {.block = 32,
 static const el_mm_type Q5_0 = {.block = 32,
                                 .quant_bytes = 320,
                                 .extra_bytes = 32,
-                                .chunk = 8,
+                                .chunk = 64,
                                 .expanded_quants = 512,
                                 .expanded_extras = 64,
                                 .expand = q5_0_expand,

@@ -24,4 +24,7 @@
 /* Compute v here: keeps the compiler from reordering a chain of integer additions, which costs it the registers. */
 #define EL_PIN(v) __asm__("" : "+x"(v))
 
+/* Leave memory as written so far: keeps accumulators that live in memory from being copied to registers and back. */
+#define EL_FENCE() __asm__ volatile("" ::: "memory")
+
 #endif
