@@ -20,13 +20,18 @@ from edgellm.core.errors import NativeError
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import load_plan
 
-EXACT = Path(__file__).parent / "data"
-"""Answers computed with an exact GELU, for models that amplify the rounding of llama.cpp's table; see its README."""
+MORE = Path(__file__).parent / "data"
+"""Cases beyond the golden ones, and answers computed with an exact GELU for the Gemma 4 cases; see its README."""
 
 BACKENDS = {
     "llama-dense": ("reference", "native"),
     "llama-moe": ("reference", "native"),
     "gemma3-dense": ("reference", "native"),
+    "gemma-dense": ("reference", "native"),
+    "gemma2-dense": ("reference", "native"),
+    "qwen2-dense": ("reference", "native"),
+    "qwen3-dense": ("reference", "native"),
+    "qwen3moe-moe": ("reference", "native"),
     "qwen35-dense": ("reference",),
     "mamba2-dense": ("reference",),
     "deepseek2-moe": ("reference",),
@@ -45,18 +50,18 @@ LONG_LIMIT = {"gemma4-e2b": 1e-5}
 def case_of(
     golden_case: Callable[[str], GoldenCase], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], GoldenCase]:
-    """A golden case by name, with the exact answers where there are some."""
+    """A case by name, with the exact answers where there are some."""
 
     def load(name: str) -> GoldenCase:
-        if (EXACT / f"{name}.json").exists():
-            path = tmp_path_factory.mktemp("exact") / f"{name}.gguf"
-            found = materialize(EXACT / f"{name}.json", path)
+        if (MORE / f"{name}.json").exists():
+            path = tmp_path_factory.mktemp("more") / f"{name}.gguf"
+            found = materialize(MORE / f"{name}.json", path)
             none = np.zeros((0, 0), np.float32)
             case = GoldenCase(name, path, found["tokens"], found["tokens_long"], none, none, found)
         else:
             case = golden_case(name)
-        if (EXACT / f"{name}.npz").exists():
-            with np.load(EXACT / f"{name}.npz") as answers:
+        if (MORE / f"{name}.npz").exists():
+            with np.load(MORE / f"{name}.npz") as answers:
                 case = replace(case, logits=answers["logits"], logits_long=answers["logits_long"])
         return case
 
