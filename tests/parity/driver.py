@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from edgellm.backends.base import Backend, BackendConfig, Executable
+from edgellm.backends.select import select_backend
+from edgellm.core.errors import NativeError
 from edgellm.core.types import I32, NO_PAGE, PAGE_TOKENS, Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
@@ -99,6 +102,14 @@ def teacher_forced(
         out.append(step.logits)
         at, i = at + size, i + 1
     return np.concatenate(out)
+
+
+def usable(name: str) -> Backend:
+    """The backend; skips where its library is not built."""
+    try:
+        return select_backend(name)
+    except NativeError as e:
+        pytest.skip(f"the {name} backend is not usable here: {e}")
 
 
 def compiled(backend: Backend, plan: Plan, file: GGUFFile, **changes: object) -> tuple[Executable, Pages]:

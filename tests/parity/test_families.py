@@ -12,11 +12,8 @@ import pytest
 from conftest import GoldenCase
 from golden.materialize import materialize
 from numpy.typing import NDArray
-from parity.driver import Timeline, compiled, teacher_forced
+from parity.driver import Timeline, compiled, teacher_forced, usable
 
-from edgellm.backends.base import Backend
-from edgellm.backends.select import select_backend
-from edgellm.core.errors import NativeError
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import load_plan
 
@@ -66,14 +63,6 @@ def case_of(
         return case
 
     return load
-
-
-def usable(name: str) -> Backend:
-    """The backend; skips where its library is not built."""
-    try:
-        return select_backend(name)
-    except (NativeError, ImportError) as e:
-        pytest.skip(f"the {name} backend is not usable here: {e}")
 
 
 @pytest.mark.parametrize("chunks", [WHOLE, CHUNKS], ids=["whole", "chunks"])
