@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass
 
 from edgellm.models import codec
-from edgellm.models.check import check_plan
+from edgellm.models.check_plan import check_plan
 from edgellm.models.ops import Op
 from edgellm.models.tables import Buffer, CacheClass, CacheLayer, PlanError, RopeTable, Weight
 

@@ -10,6 +10,7 @@ from edgellm.models import ops as o
 from edgellm.models.tables import CacheClass, CacheLayer, PlanError, Tables
 
 MAX_WIDTH = 1 << 24
+MAX_CTX = 1 << 26
 
 _T = TypeVar("_T")
 
