@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_CONTRACTION = "'s|'t|'re|'ve|'m|'ll|'d"
-_ANY_CASE = f"(?i:{_CONTRACTION})"
+_CONTRACTION = "'(?:[stmd]|re|ve|ll)"
+_ANY_CASE = "'(?i:[stmd]|re|ve|ll)"
 
 _GPT2 = _CONTRACTION + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Digits first, each alone, then _GPT2 on what lies between: one pattern does both at half the cost.
+_DIGITS_GPT2 = _CONTRACTION + r"| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
 _TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _ANY_CASE + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL
 _QWEN2 = _ANY_CASE + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL
@@ -53,7 +55,7 @@ _ROWS: tuple[tuple[str, Family], ...] = (
     ),
     (
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
-        Family((r"\p{N}", _GPT2)),
+        Family((_DIGITS_GPT2,)),
     ),
     ("falcon", Family((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"))),
     ("deepseek-coder", Family((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"))),

@@ -110,9 +110,12 @@ class Tokenizer:
         return self._ends()[1]
 
     def is_control(self, token_id: int) -> bool:
-        """Whether this is a control token: it has no text, and plain text never encodes to it."""
+        """Whether this is a control token: it has no text, and plain text never encodes to it.
+
+        False for every token of a vocabulary that is not usable.
+        """
         self._check([token_id])
-        return bool(self._built().control[token_id])
+        return self.usable and bool(self._built().control[token_id])
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes this token stands for, which need not be whole characters; b"" for control tokens."""

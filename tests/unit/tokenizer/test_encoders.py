@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 from unit.tokenizer import toy
 
 from edgellm.core.errors import RequestError, TokenizerError
@@ -93,6 +95,17 @@ def test_families(pre: str, text: str, words: list[str]) -> None:
     tokenizer.warm()
     cut = tokenizer._encoding()._tokenizer.pre_tokenizer.pre_tokenize_str(text)  # type: ignore[attr-defined]
     assert [word for word, _ in cut] == words
+
+
+@given(st.text(alphabet=[*" \t\n'3٣asdtlve½中!.-_é🦙\u0301\u00a0\u3000"], max_size=30))
+@settings(deadline=None, max_examples=300)
+def test_digits_apart_in_one_pattern(text: str) -> None:
+    """The pattern of the smollm family equals what published tokenizers do in two steps."""
+    split, regex = pre_tokenizers.Split, tokenizers.Regex
+    gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    two = pre_tokenizers.Sequence([split(regex(r"\p{N}"), "isolated"), split(regex(gpt2), "isolated")])
+    (pattern,) = FAMILIES["smollm"].patterns
+    assert split(regex(pattern), "isolated").pre_tokenize_str(text) == two.pre_tokenize_str(text)
 
 
 def test_ignore_merges_takes_whole_words() -> None:

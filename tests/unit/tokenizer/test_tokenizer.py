@@ -263,6 +263,7 @@ def test_without_a_usable_vocabulary_ids_still_work(model: str) -> None:
     assert tokenizer.n_vocab == 128
     assert not tokenizer.usable
     assert tokenizer.eog_ids == {5}
+    assert not tokenizer.is_control(5)
     for call in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([1]), tokenizer.stream):
         with pytest.raises(TokenizerError, match="pass token ids instead"):
             call()
