@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from queue import Empty
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 import numpy as np
+import psutil
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import (
+    CapacityError,
     ConfigError,
     ContextOverflow,
     EdgeLLMError,
     EngineError,
     RequestError,
+    TemplateError,
 )
 from edgellm.core.results import Choice, Chunk, Completion, Timings, Usage
 from edgellm.core.types import F32
 from edgellm.engine.info import LLMInfo, describe
 from edgellm.engine.loader import Loaded, OpenOptions, open_model
-from edgellm.engine.request import Delta, Done, Request
+from edgellm.engine.request import Delta, Done, Event, Request
 from edgellm.hub import resolve
 
 Prompt = str | list[int]
 Message = dict[str, Any]
 
 MAX_CHOICES = 256
+
+_POLL = 0.2
+"""Seconds of one wait for an event: where a system delivers Ctrl-C only between waits, how late it may come."""
 
 
 class LLM:
@@ -69,10 +76,7 @@ class LLM:
     ) -> None:
         if draft is not None:
             raise ConfigError("draft models are not supported in this release: leave draft=None")
-        k_type, v_type = (kv_type, kv_type) if isinstance(kv_type, str) else kv_type
-        for t in (k_type, v_type):
-            if t not in ("f16", "f32"):
-                raise ConfigError(f'kv_type must be "f16" or "f32" (or a pair of them) in this release, found {t!r}')
+        k_type, v_type = _pair(kv_type)
         found = resolve(os.fspath(model))
         options = OpenOptions(
             n_ctx=n_ctx,
@@ -90,10 +94,8 @@ class LLM:
         self._pid = os.getpid()
         self._loaded: Loaded = open_model(str(found.path), options, progress)
         self._base = found.base or not self._loaded.template.has_template
-        self._interval = sys.getswitchinterval()
-        if self._interval > 1e-4:
-            sys.setswitchinterval(1e-4)
-        self._finalizer = weakref.finalize(self, _close, self._loaded, self._pid, self._interval)
+        self._name = found.name
+        self._finalizer = weakref.finalize(self, _close, self._loaded, self._pid)
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -143,25 +145,48 @@ class LLM:
     ) -> Completion | list[Completion] | Iterator[Chunk]:
         """Continue prompts: text or token ids give a Completion, a list of them a list in order.
 
-        stream=True (one prompt): an iterator of Chunk; leaving it early stops the work within a step.
+        stream=True (one prompt): an iterator of Chunk; the work starts when it is first read, and leaving it early
+        stops the work within a step. An empty list is a list of no prompts.
         n: answers per prompt. on_error: "return" a run-time failure as Completion.error, or "raise" it.
         All inputs are checked before work starts: RequestError, ContextOverflow, TypeError.
         """
-        self._check_alive()
-        resolved = SamplingParams.from_kwargs(params, sampling)
-        if on_error not in ("return", "raise"):
-            raise ConfigError(f'on_error must be "return" or "raise", found {on_error!r}')
-        single = isinstance(prompts, str) or _is_ids(prompts)
-        if not single and not isinstance(prompts, list | tuple):
+        resolved = self._options(params, sampling, n, on_error)
+        if isinstance(prompts, str) or (_is_ids(prompts) and len(prompts)):
+            request = self._request(self._prompt_ids(prompts), resolved, n, stream)
+            return self._stream(request, on_error) if stream else self._run([request], on_error)[0]
+        if not isinstance(prompts, list | tuple):
             raise TypeError(f"prompts must be text, token ids or a list of them, found {type(prompts).__name__}")
-        todo: list[Prompt] = [prompts] if single else list(prompts)  # type: ignore[list-item]
-        requests = [self._request(self._prompt_ids(p), resolved, n, stream) for p in todo]
         if stream:
-            if not single:
-                raise RequestError("stream=True takes one prompt; use one call a prompt")
-            return self._stream(requests[0], on_error)
-        done = self._run(requests, on_error)
-        return done[0] if single else done
+            raise RequestError("stream=True takes one prompt; use one call a prompt")
+        prompt_ids = [self._prompt_ids(p, f"prompts[{i}]") for i, p in enumerate(prompts)]
+        return self._run([self._request(ids, resolved, n, False) for ids in prompt_ids], on_error)
+
+    @overload
+    def chat(
+        self,
+        messages: str | list[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        response_format: dict[str, Any] | None = None,
+        n: int = 1,
+        stream: Literal[False] = False,
+        on_error: str = "return",
+        **sampling: Any,
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self,
+        messages: str | list[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        response_format: dict[str, Any] | None = None,
+        n: int = 1,
+        stream: Literal[True],
+        on_error: str = "return",
+        **sampling: Any,
+    ) -> Iterator[Chunk]: ...
 
     def chat(
         self,
@@ -174,34 +199,43 @@ class LLM:
         stream: bool = False,
         on_error: str = "return",
         **sampling: Any,
-    ) -> Any:
-        """Answer a conversation: a Completion, or with stream=True an iterator of Chunk.
+    ) -> Completion | Iterator[Chunk]:
+        """Answer a conversation: a Completion, or with stream=True an iterator of Chunk; otherwise as `generate`.
 
         messages: [{"role": "system" | "user" | "assistant", "content": str}, ...]; a str is one user message.
-        Text in messages is never read as control tokens. Raises TemplateError for a base model.
+        Text in messages is never read as control tokens. tools: shown to the model by its template; what it calls
+        stays text in this release. Raises TemplateError for a base model.
         """
-        self._check_alive()
+        resolved = self._options(params, sampling, n, on_error)
         if response_format is not None:
             raise RequestError("response_format is not supported in this release: leave it out")
-        resolved = SamplingParams.from_kwargs(params, sampling)
+        if self._base:
+            raise TemplateError(
+                f"{self._name} is a base model: it continues text and was not trained to answer. Use generate() with "
+                f"the beginning of a text, or choose an instruct model"
+            )
         request = self._request(self.chat_tokens(messages, tools=tools), resolved, n, stream)
         return self._stream(request, on_error) if stream else self._run([request], on_error)[0]
 
     def render(self, messages: str | list[Message], *, tools: list[dict[str, Any]] | None = None) -> str:
         """The text of a conversation as the model's chat template writes it, ready for the answer."""
+        self._check_alive()
         return self._loaded.template.render(_as_messages(messages), tools=tools)
 
     def chat_tokens(self, messages: str | list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of `render(messages)`: control tokens only where the template put them, one BOS."""
+        self._check_alive()
         segments = self._loaded.template.render_segments(_as_messages(messages), tools=tools)
         return self._loaded.tokenizer.encode_segments(segments)
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of text; add_special: BOS/EOS as the model wants; parse_special: read control tokens in it."""
+        self._check_alive()
         return self._loaded.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Text of token ids; special: also write control tokens."""
+        self._check_alive()
         return self._loaded.tokenizer.decode(list(ids), special=special)
 
     # -- numbers ---------------------------------------------------------------------------------------------------
@@ -209,28 +243,17 @@ class LLM:
     def logits(self, tokens: Sequence[int], rows: slice | str | None = None) -> F32:
         """Teacher-forced logits, float32 [rows, V]: row t is the distribution after tokens[:t+1].
 
-        rows: None = all, "last" = [1, V], or a slice with step 1.
+        rows: None = all, "last" = [1, V], or a slice with step 1. Raises CapacityError when memory cannot hold them.
         """
         self._check_alive()
+        if isinstance(tokens, str | bytes) or not hasattr(tokens, "__len__") or not _is_ids(list(tokens)):
+            raise TypeError(f"tokens must be a list of token ids, found {type(tokens).__name__}")
         ids = self._prompt_ids(list(tokens))
-        if rows is None:
-            first, stop = 0, len(ids)
-        elif isinstance(rows, str):
-            if rows != "last":
-                raise RequestError(f'rows must be None, "last" or a slice, found {rows!r}')
-            first, stop = len(ids) - 1, len(ids)
-        else:
-            first, stop, step = rows.indices(len(ids))
-            if step != 1 or stop <= first:
-                raise RequestError(f"rows must be a non-empty slice with step 1 of {len(ids)} tokens, found {rows}")
+        first, stop = _row_range(rows, len(ids))
         request = self._request(ids[:stop], SamplingParams(temperature=0.0), 1, False)
         request.logit_rows = (first, stop)
-        self._loaded.engine.submit(request)
-        error = self._wait([request])[0]
-        if error is not None:
-            raise error
-        if request.logits is None:
-            raise EngineError("the request ended without its logits")
+        request.logits = _new_logits(stop - first, self._loaded.plan.n_vocab)
+        self._run([request], "raise")
         return request.logits
 
     @property
@@ -250,6 +273,7 @@ class LLM:
         self._finalizer()
 
     def __enter__(self) -> LLM:
+        self._check_alive()
         return self
 
     def __exit__(
@@ -259,93 +283,117 @@ class LLM:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise EngineError(
                 "this LLM was opened in the parent process and its threads do not exist here: "
                 "open the model after the fork, or use the spawn start method"
             )
+
+    def _check_alive(self) -> None:
+        self._check_process()
         if not self._finalizer.alive:
             raise EngineError("this LLM is closed")
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        ids = self._loaded.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not _is_ids(ids):
-            raise RequestError(f"a prompt must be text or a list of token ids, found {type(prompt).__name__}")
+    def _options(
+        self, params: SamplingParams | None, sampling: dict[str, Any], n: int, on_error: str
+    ) -> SamplingParams:
+        """The sampling parameters of a call, when all its options are sound and this LLM is open."""
+        self._check_alive()
+        chosen = SamplingParams.from_kwargs(params, sampling)
+        if on_error not in ("return", "raise"):
+            raise ConfigError(f'on_error must be "return" or "raise", found {on_error!r}')
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CHOICES:
+            raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r}")
+        last = self._loaded.plan.n_vocab - 1
+        for token in chosen.logit_bias:
+            if token > last:
+                raise RequestError(f"logit_bias names token {token}, the vocabulary ends at {last}")
+        return chosen
+
+    def _prompt_ids(self, prompt: object, name: str = "") -> list[int]:
+        """The token ids of a prompt, a new list. name: which of several it is, for errors."""
+        if isinstance(prompt, str):
+            ids = self._loaded.tokenizer.encode(prompt)
+        elif _is_ids(prompt):
+            ids = [int(i) for i in prompt]
+        else:
+            raise TypeError(f"{name or 'the prompt'} must be text or token ids, found {type(prompt).__name__}")
         if not ids:
-            raise RequestError("the prompt has no tokens: give at least one")
+            raise RequestError(f"{name or 'the prompt'} has no tokens: give at least one")
         n_vocab = self._loaded.plan.n_vocab
         low, high = min(ids), max(ids)
         if low < 0 or high >= n_vocab:
-            raise RequestError(f"token id {low if low < 0 else high} is outside the vocabulary (0 .. {n_vocab - 1})")
+            wrong = low if low < 0 else high
+            where = f"{name}: " if name else ""
+            raise RequestError(f"{where}token id {wrong} is outside the vocabulary (0 .. {n_vocab - 1})")
         if len(ids) > self._loaded.n_ctx:
             raise ContextOverflow(len(ids), self._loaded.n_ctx)
         return ids
 
     def _request(self, ids: list[int], params: SamplingParams, n: int, stream: bool) -> Request:
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CHOICES:
-            raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r}")
-        if len(ids) > self._loaded.n_ctx:
+        if len(ids) > self._loaded.n_ctx:  # of a chat; other prompts have been checked
             raise ContextOverflow(len(ids), self._loaded.n_ctx)
-        last = self._loaded.plan.n_vocab - 1
-        for token in params.logit_bias:
-            if token > last:
-                raise RequestError(f"logit_bias names token {token}, the vocabulary ends at {last}")
-        seed = secrets.randbits(63) if params.seed is None else params.seed
         return Request(
             prompt=ids,
             params=params.resolved(self._loaded.sampling_defaults),
-            seed=seed,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
             n=n,
             stream=stream,
             eog_ids=self._loaded.tokenizer.eog_ids,
         )
 
     def _run(self, requests: list[Request], on_error: str) -> list[Completion]:
-        for request in requests:
-            self._loaded.engine.submit(request)
-        errors = self._wait(requests)
+        """Run requests to their ends; an exception here (KeyboardInterrupt) cancels them all."""
+        try:
+            for request in requests:
+                self._loaded.engine.submit(request)
+            errors = [self._end_of(request) for request in requests]
+        except BaseException:
+            for request in requests:
+                self._loaded.engine.cancel(request)
+            raise
         for error in errors:
             if error is not None and on_error == "raise":
                 raise error
         return [self._completion(r) for r in requests]
 
-    def _wait(self, requests: list[Request]) -> list[EdgeLLMError | None]:
-        """Wait for every request; an exception here (KeyboardInterrupt) cancels them all."""
-        errors: list[EdgeLLMError | None] = []
-        try:
-            for request in requests:
-                event = request.events.get()
-                while not isinstance(event, Done):
-                    event = request.events.get()
-                errors.append(event.error)
-        except BaseException:
-            for request in requests:
-                self._loaded.engine.cancel(request)
-            raise
-        return errors
+    def _end_of(self, request: Request) -> EdgeLLMError | None:
+        while True:
+            event = self._event(request)
+            if isinstance(event, Done):
+                return event.error
+
+    def _event(self, request: Request) -> Event:
+        """The next event of a request. Raises EngineError in a forked child, where none will come."""
+        while True:
+            self._check_process()
+            try:
+                return request.events.get(timeout=_POLL)
+            except Empty:
+                continue
 
     def _stream(self, request: Request, on_error: str) -> Iterator[Chunk]:
         """Start with the first `next`, so that an iterator nobody reads costs nothing; cancel when it is left."""
         self._check_alive()
         self._loaded.engine.submit(request)
+        event: Event | None = None
         try:
-            ends: list[Delta] = []
-            while True:
-                event = request.events.get()
-                if isinstance(event, Done):
-                    break
+            last = Delta(0, "", [], "error")
+            n_ended = 0
+            while not isinstance(event := self._event(request), Done):
                 if event.finish_reason is not None:
-                    ends.append(event)
-                    if len(ends) == request.n:
-                        continue  # the last one waits for Done, so that it can carry the completion
+                    n_ended += 1
+                    if n_ended == request.n:
+                        last = event  # waits for Done, so that it can carry the completion
+                        continue
                 yield Chunk(event.text, event.tokens, event.index, event.finish_reason)
             if event.error is not None and on_error == "raise":
                 raise event.error
-            last = ends[-1] if ends else Delta(0, "", [], "error")
             yield Chunk(last.text, last.tokens, last.index, last.finish_reason, self._completion(request))
         finally:
-            self._loaded.engine.cancel(request)
+            if not isinstance(event, Done):
+                self._loaded.engine.cancel(request)
 
     def _completion(self, request: Request) -> Completion:
         n_prompt = len(request.prompt)
@@ -369,17 +417,61 @@ class LLM:
         )
 
 
-def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in value)
+def _is_ids(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
+    return isinstance(value, list | tuple) and all(
+        isinstance(i, int | np.integer) and not isinstance(i, bool) for i in value
+    )
 
 
 def _as_messages(messages: str | list[Message]) -> list[Message]:
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
 
 
-def _close(loaded: Loaded, pid: int, interval: float) -> None:
-    if os.getpid() == pid:  # a forked child has no engine thread to stop and must not touch the parent's
-        loaded.engine.close()
-        loaded.file.close()
-        if sys.getswitchinterval() < interval:
-            sys.setswitchinterval(interval)
+def _pair(kv_type: object) -> tuple[str, str]:
+    """(K, V) types; whether they are supported is seen when the model is opened."""
+    if isinstance(kv_type, str):
+        return kv_type, kv_type
+    if isinstance(kv_type, list | tuple) and len(kv_type) == 2 and all(isinstance(t, str) for t in kv_type):
+        return kv_type[0], kv_type[1]
+    raise ConfigError(f"kv_type must be a type or a pair of types for K and V, found {kv_type!r:.80}")
+
+
+def _row_range(rows: object, n: int) -> tuple[int, int]:
+    """First and last + 1 of the rows of n that the argument of `logits` means."""
+    if rows is None:
+        return 0, n
+    if isinstance(rows, slice):
+        first, stop, step = rows.indices(n)
+        if step != 1 or stop <= first:
+            raise RequestError(f"rows must be a non-empty slice with step 1 of {n} tokens, found {rows}")
+        return first, stop
+    if isinstance(rows, str):
+        if rows == "last":
+            return n - 1, n
+        raise RequestError(f'rows must be None, "last" or a slice, found {rows!r:.80}')
+    raise TypeError(f'rows must be None, "last" or a slice, found {type(rows).__name__}')
+
+
+def _new_logits(n: int, n_vocab: int) -> F32:
+    """An array [n, n_vocab] for results; CapacityError, with what would fit, where memory is short."""
+    row, free = 4 * n_vocab, psutil.virtual_memory().available
+    if n * row > free:
+        raise CapacityError(
+            f"{n} rows of {n_vocab} logits need {n * row / 1e6:.1f} MB, {free / 1e6:.1f} MB are available: "
+            f"ask for at most {free // row} rows at a time"
+        )
+    return np.empty((n, n_vocab), np.float32)
+
+
+def _close(loaded: Loaded, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child has no engine thread to stop and must not touch the parent's
+        return
+    if loaded.engine.is_current_thread:  # the garbage collector happened to run there; it cannot wait for itself
+        threading.Thread(target=_free, args=(loaded,), name="edgellm-close").start()
+    else:
+        _free(loaded)
+
+
+def _free(loaded: Loaded) -> None:
+    loaded.engine.close()
+    loaded.file.close()

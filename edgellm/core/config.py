@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from edgellm.core.errors import RequestError
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
+MAX_BIAS = 1e30
+"""Largest finite logit bias either way: a sum with any logit stays within float32."""
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 0.8,
@@ -67,6 +70,8 @@ class SamplingParams:
     seed: 64-bit; None draws one, which the result reports.
     max_tokens: None = until end of turn or context.  stop: strings that end the text and are cut off.
     logit_bias: token id -> added to its logit; -inf bans it.
+
+    Raises RequestError for a value of the wrong kind or out of range. NumPy's numbers count as numbers.
     """
 
     temperature: float | None = None
@@ -83,14 +88,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        elif self.stop is None:
-            object.__setattr__(self, "stop", ())
-        else:
-            object.__setattr__(self, "stop", tuple(self.stop))
-        if self.logit_bias is None:
-            object.__setattr__(self, "logit_bias", {})
+        _set(self, "stop", _stop_strings(self.stop))
+        _set(self, "logit_bias", _biases(self.logit_bias))
         _check_number(self, "temperature", 0.0, 1e6)
         _check_int(self, "top_k", 0, 2**31 - 1)
         _check_number(self, "top_p", 0.0, 1.0)
@@ -101,16 +100,6 @@ class SamplingParams:
         _check_number(self, "frequency_penalty", -1e6, 1e6)
         _check_int(self, "seed", -(2**63), 2**64 - 1)
         _check_int(self, "max_tokens", 0, 2**31 - 1)
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise RequestError(f"stop has {len(self.stop)} strings, at most {MAX_STOP_STRINGS} are allowed")
-        for s in self.stop:
-            if not isinstance(s, str) or not 0 < len(s) <= MAX_STOP_CHARS:
-                raise RequestError(f"stop must hold strings of 1 to {MAX_STOP_CHARS} characters, found {s!r:.80}")
-        for token, bias in self.logit_bias.items():
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-                raise RequestError(f"logit_bias keys must be token ids, found {token!r:.80}")
-            if isinstance(bias, bool) or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
-                raise RequestError(f"logit_bias[{token}] must be a number or -inf, found {bias!r:.80}")
 
     def resolved(self, model_defaults: Mapping[str, Any]) -> ResolvedParams:
         """Fill the open fields: the caller's value, else the model's, else ours."""
@@ -141,17 +130,64 @@ class SamplingParams:
         return SamplingParams(**given)
 
 
+def _is_real(value: object) -> TypeGuard[float]:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_integral(value: object) -> TypeGuard[int]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _set(params: SamplingParams, name: str, value: object) -> None:
+    object.__setattr__(params, name, value)
+
+
 def _check_number(params: SamplingParams, name: str, low: float, high: float) -> None:
     value = getattr(params, name)
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if not _is_real(value) or not low <= value <= high:
         raise RequestError(f"{name} must be a number from {low:g} to {high:g}, found {value!r:.80}")
+    _set(params, name, float(value))
 
 
 def _check_int(params: SamplingParams, name: str, low: int, high: int) -> None:
     value = getattr(params, name)
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if not _is_integral(value) or not low <= value <= high:
         raise RequestError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
+    _set(params, name, int(value))
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    if isinstance(stop, str):
+        stop = (stop,)
+    if not isinstance(stop, list | tuple):
+        raise RequestError(f"stop must be a string or a list of strings, found {type(stop).__name__}")
+    if len(stop) > MAX_STOP_STRINGS:
+        raise RequestError(f"stop has {len(stop)} strings, at most {MAX_STOP_STRINGS} are allowed")
+    for s in stop:
+        if not isinstance(s, str) or not 0 < len(s) <= MAX_STOP_CHARS:
+            raise RequestError(f"stop must hold strings of 1 to {MAX_STOP_CHARS} characters, found {s!r:.80}")
+    return tuple(stop)
+
+
+def _biases(logit_bias: object) -> dict[int, float]:
+    """A checked copy."""
+    if logit_bias is None:
+        return {}
+    if not isinstance(logit_bias, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, found {type(logit_bias).__name__}")
+    checked = {}
+    for token, bias in logit_bias.items():
+        if not _is_integral(token) or token < 0:
+            raise RequestError(f"logit_bias keys must be token ids, found {token!r:.80}")
+        if not _is_real(bias) or not (-MAX_BIAS <= bias <= MAX_BIAS or bias == -math.inf):
+            raise RequestError(
+                f"logit_bias[{token}] must be a number from {-MAX_BIAS:g} to {MAX_BIAS:g} or -inf, found {bias!r:.80}"
+            )
+        checked[int(token)] = float(bias)
+    return checked

@@ -9,6 +9,14 @@ from edgellm.engine.scheduler import Budget, Piece
 from edgellm.kvcache.table import Ledger
 
 
+class PieceError(Exception):
+    """Something failed for one piece of a batch that was to be built: `cause`."""
+
+    def __init__(self, piece: Piece, cause: Exception) -> None:
+        super().__init__(cause)
+        self.piece, self.cause = piece, cause
+
+
 class Batcher:
     """Builds one Batch a step. The Batch is valid until the next `build`."""
 
@@ -24,7 +32,7 @@ class Batcher:
         self._row0 = np.zeros(1, np.int32)
 
     def build(self, pieces: list[Piece]) -> Batch:
-        """Lay the pieces out back to back; output rows are in the order of the pieces."""
+        """Lay the pieces out back to back; output rows are in the order of the pieces. Raises PieceError."""
         if len(pieces) == 1 and pieces[0].count == 1 and pieces[0].rows == 1:
             seq, start, _, _ = pieces[0]
             self._tokens[0] = seq.tokens[start]
@@ -53,7 +61,8 @@ class Batcher:
             rows, pages = self._rows[:r], tuple([p[:n] for p in self._pages])
         top_k, want_logits, edits = 0, False, []
         row = 0
-        for seq, _, _, n_rows in pieces:
+        for piece in pieces:
+            seq, _, _, n_rows = piece
             if seq.request.logit_rows is not None:
                 want_logits = want_logits or n_rows > 0
             elif n_rows:
@@ -62,7 +71,10 @@ class Batcher:
                 if sampler.top_k > top_k:
                     top_k = sampler.top_k
                 if sampler.adjusts:
-                    edits += [(row, *e) for e in sampler.adjustments(seq.tokens, self._n_vocab)]
+                    try:
+                        edits += [(row, *e) for e in sampler.adjustments(seq.tokens, self._n_vocab)]
+                    except Exception as e:
+                        raise PieceError(piece, e) from e
             row += n_rows
         adjust = None
         if edits:

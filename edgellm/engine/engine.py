@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
-from edgellm.core.types import Batch, StepOutput
+from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.engine import scheduler
-from edgellm.engine.batcher import Batcher
-from edgellm.engine.request import Decoder, Delta, Done, Request, Sequence, new_logits
+from edgellm.engine.batcher import Batcher, PieceError
+from edgellm.engine.request import Decoder, Delta, Done, Request, Sequence
 from edgellm.engine.runner import Runner
 from edgellm.engine.scheduler import Budget, Piece, State
+from edgellm.engine.switching import switch_interval
 from edgellm.kvcache.table import ClassSpec, Ledger
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 class EngineSpec:
     """What the engine needs to know of the model and of its memory.
 
-    n_ctx: longest sequence in tokens. budget: limits of a step, as the executable was compiled for.
+    n_ctx: longest sequence in tokens; a pool of a class that keeps every token holds at least one such sequence.
+    budget: limits of a step, as the executable was compiled for.
     check: verify the page ledger after every step (tests).
     """
 
@@ -41,7 +43,8 @@ class EngineSpec:
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since start. seconds_native is time inside the executable, seconds_python the rest of busy steps."""
+    """Counters since start. seconds_native is time inside the executable, seconds_python the rest of a busy turn:
+    handling what arrived, scheduling, building the batch, sampling, handing out the results."""
 
     steps: int = 0
     tokens: int = 0
@@ -58,6 +61,9 @@ class Engine:
     def __init__(
         self, executable: Runner, spec: EngineSpec, new_decoder: Callable[[], Decoder | None] = lambda: None
     ) -> None:
+        for cls, n in zip(spec.classes, spec.n_pages, strict=True):
+            if cls.kind in ("full", "latent") and n * PAGE_TOKENS < spec.n_ctx:
+                raise ValueError(f"{n} pages of {PAGE_TOKENS} tokens cannot hold a sequence of n_ctx={spec.n_ctx}")
         self.spec, self.stats = spec, Stats()
         self._executable = executable
         self._new_decoder = new_decoder
@@ -66,32 +72,34 @@ class Engine:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._requests: set[Request] = set()
         self._closing = False
-        self._dead: EdgeLLMError | None = None
+        self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="edgellm-engine", daemon=True)
+        switch_interval.shorten()
         self._thread.start()
 
     # -- called from any thread ----------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Queue a request; its events arrive on request.events. Raises EngineError when the engine has ended."""
-        if self._dead is not None or self._closing:
-            raise self._dead or EngineError("the engine is closed")
+        if self._closing:
+            raise self._refusal("the engine is closed")
         request.submitted = time.perf_counter()
         self._inbox.put(lambda: self._admit(request))
-        if self._closing:  # the thread may have drained its inbox for the last time already
+        if not self.alive:  # the thread may have drained its inbox for the last time already
             self._thread.join()
             self._drain()
 
     def cancel(self, request: Request) -> None:
         """End a request within a step, in whatever state it is. Idempotent; its Done event still arrives."""
         request.cancelled = True
-        self._inbox.put(lambda: self._cancel(request))
+        if not self._closing:  # else everything ends anyway
+            self._inbox.put(lambda: self._cancel(request))
 
     def close(self) -> None:
-        """Cancel everything, stop the thread, free the executable. Idempotent."""
+        """End every request with an EngineError, stop the thread, free the executable. Idempotent."""
         self._closing = True
         self._inbox.put(lambda: None)
-        if self._thread is not threading.current_thread():
+        if not self.is_current_thread:
             self._thread.join()
 
     @property
@@ -99,86 +107,117 @@ class Engine:
         """Whether the engine accepts requests."""
         return self._thread.is_alive() and not self._closing
 
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the caller is the engine's own thread (where the garbage collector may run anyone's code)."""
+        return self._thread is threading.current_thread()
+
     # -- the engine thread ---------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         try:
             while not self._closing:
-                pieces = self._next_pieces()
-                if pieces:
-                    self._step(pieces)
+                self._turn()
         except BaseException as e:
             log.exception("the engine thread failed")
-            self._dead = EngineError(f"the engine has died: {type(e).__name__}: {e}")
-            self._dead.__cause__ = e
+            self._cause = e
         finally:
             self._closing = True
             self._drain()
-            end = self._dead
             for request in list(self._requests):
-                self._end_request(request, "cancelled" if end is None else "error", end)
-            self._executable.close()
+                self._abandon(request)
+            try:
+                self._executable.close()
+            except Exception:
+                log.exception("the executable could not be closed")
+            switch_interval.restore()
+
+    def _refusal(self, closed: str) -> EngineError:
+        """A new error that says why the engine has ended: what killed it, or `closed`."""
+        if self._cause is None:
+            return EngineError(closed)
+        error = EngineError(f"the engine has died: {type(self._cause).__name__}: {self._cause}")
+        error.__cause__ = self._cause
+        return error
+
+    def _abandon(self, request: Request) -> None:
+        """End a request because the engine ends. Its Done arrives even if the books are in disorder."""
+        error = self._refusal("the engine was closed before this request had ended")
+        try:
+            self._end_request(request, "cancelled" if self._cause is None else "error", error)
+        except Exception:
+            log.exception("a request could not be ended in order")
+            request.error = request.error or error
+            self._finish(request)
 
     def _drain(self) -> None:
-        while not self._inbox.empty():
-            self._inbox.get()()
+        while True:
+            try:
+                call = self._inbox.get_nowait()
+            except Empty:  # asked beforehand, another thread that drains could take what there was
+                return
+            call()
 
-    def _next_pieces(self) -> list[Piece]:
-        """Handle what has arrived and schedule; sleep while there is nothing to do."""
+    def _turn(self) -> None:
+        """Handle what has arrived and compute a step; sleep while there is nothing to do."""
         state = self._state
+        call = self._inbox.get() if not state.running and not state.waiting else None
+        begin = time.perf_counter()
+        if call is not None:
+            call()
+        self._drain()
         if not state.running and not state.waiting:
-            self._inbox.get()()
-        while not self._inbox.empty():
-            self._inbox.get()()
-        if not state.running and not state.waiting:
-            return []
+            return
         pieces = scheduler.schedule(state, self.spec.budget)
-        if not pieces:
+        if pieces:
+            self._step(pieces, begin)
+        else:
             victim = (state.running or list(state.waiting))[0]
             error = CapacityError("the KV cache has no room for this request: open the model with a larger kv_memory")
             self._end_request(victim.request, "error", error)
-        return pieces
 
     def _admit(self, request: Request) -> None:
-        if self._closing:
-            request.error = self._dead or EngineError("the engine is closed")
-            request.events.put(Done(request.error))
-            return
-        if request.cancelled:
-            request.events.put(Done())
-            return
-        params = request.params
-        room = self.spec.n_ctx - len(request.prompt)
-        limit = room if params.max_tokens is None else min(room, params.max_tokens)
         self._requests.add(request)
-        for i in range(request.n):
-            seq = Sequence(
-                request,
-                i,
-                list(request.prompt),
-                len(request.prompt),
-                self._state.ledger.new_table(),
-                Sampler(params, request.seed, i, self.spec.n_vocab),
-                self._new_decoder() if request.logit_rows is None else None,
-                StopMatcher(params.stop),
-                limit,
-            )
-            request.sequences.append(seq)
-            scheduler.add(self._state, seq)
-        if request.logit_rows is not None:
-            request.logits = new_logits(request.logit_rows, self.spec.n_vocab)
-        elif limit < 1:
+        room = self.spec.n_ctx - len(request.prompt)
+        limit = room if request.params.max_tokens is None else min(room, request.params.max_tokens)
+        try:
+            for i in range(request.n):
+                request.sequences.append(self._sequence(request, i, limit))
+        except Exception as e:
+            self._end_request(request, "error", _typed(e))
+            return
+        if self._closing:
+            self._abandon(request)
+        elif request.cancelled:
+            self._end_request(request, "cancelled", None)
+        elif limit < 1 and request.logit_rows is None:
+            self._end_request(request, "length", None)
+        else:
             for seq in request.sequences:
-                self._end(seq, "length")
+                scheduler.add(self._state, seq)
+
+    def _sequence(self, request: Request, index: int, limit: int) -> Sequence:
+        return Sequence(
+            request,
+            index,
+            list(request.prompt),
+            len(request.prompt),
+            self._state.ledger.new_table(),
+            Sampler(request.params, request.seed, index, self.spec.n_vocab),
+            self._new_decoder() if request.logit_rows is None else None,
+            StopMatcher(request.params.stop),
+            limit,
+        )
 
     def _cancel(self, request: Request) -> None:
         if request in self._requests:
             self._end_request(request, "cancelled", None)
 
-    def _step(self, pieces: list[Piece]) -> None:
+    def _step(self, pieces: list[Piece], begin: float) -> None:
         stats = self.stats
-        begin = time.perf_counter()
-        batch: Batch = self._batcher.build(pieces)
+        batch, pieces = self._build(pieces)
+        if batch is None:
+            return
         for piece in pieces:
             if not piece.seq.request.started:
                 piece.seq.request.started = begin
@@ -188,7 +227,9 @@ class Engine:
         scheduler.commit(self._state, pieces)
         row = 0
         for s, piece in enumerate(pieces):
-            if out.status[s]:
+            if piece.seq.finish_reason is not None:
+                pass  # another choice of the same request failed a moment ago
+            elif out.status[s]:
                 self._end_request(
                     piece.seq.request,
                     "error",
@@ -198,8 +239,7 @@ class Engine:
                 try:
                     self._accept(piece, out, row, after)
                 except Exception as e:
-                    log.exception("a request failed")
-                    self._end_request(piece.seq.request, "error", EngineError(f"{type(e).__name__}: {e}"))
+                    self._end_request(piece.seq.request, "error", _typed(e))
             row += piece.rows
         if self.spec.check:
             scheduler.check(self._state)
@@ -207,6 +247,16 @@ class Engine:
         stats.tokens += len(batch.tokens)
         stats.seconds_native += after - before
         stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _build(self, pieces: list[Piece]) -> tuple[Batch | None, list[Piece]]:
+        """The batch and the pieces in it: without those of requests that failed while it was built."""
+        while pieces:
+            try:
+                return self._batcher.build(pieces), pieces
+            except PieceError as e:
+                self._end_request(e.piece.seq.request, "error", _typed(e.cause))
+                pieces = [p for p in pieces if p.seq.finish_reason is None]
+        return None, pieces
 
     def _accept(self, piece: Piece, out: StepOutput, row: int, now: float) -> None:
         """Sample from a piece's output row, or store its logits."""
@@ -254,21 +304,38 @@ class Engine:
         if seq.finish_reason is not None:
             return
         if seq.decoder is not None and seq.stops.matched is None:
-            text += seq.stops.push(seq.decoder.flush())
-            if seq.stops.matched is None:
-                text += seq.stops.flush()
+            rest, stopped = seq.stops.finish(seq.decoder.flush())
+            text += rest
+            if stopped and reason == "length":
+                reason = "stop"
         if text:
             seq.text.append(text)
         seq.finish_reason = reason
         scheduler.finish(self._state, seq)
         if request.stream:
             request.events.put(Delta(seq.index, text, tokens or [], reason))
-        if request.done and request in self._requests:
-            self._requests.discard(request)
-            request.finished = time.perf_counter()
-            request.events.put(Done(request.error))
+        if request.done:
+            self._finish(request)
 
     def _end_request(self, request: Request, reason: str, error: EdgeLLMError | None) -> None:
         request.error = request.error or error
         for seq in request.sequences:
             self._end(seq, reason)
+        self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        """Send the Done of a request, once."""
+        if request in self._requests:
+            self._requests.discard(request)
+            request.finished = time.perf_counter()
+            request.events.put(Done(request.error))
+
+
+def _typed(e: Exception) -> EdgeLLMError:
+    """What a request's failure is reported as: itself where it is one of ours, else an EngineError, logged."""
+    if isinstance(e, EdgeLLMError):
+        return e
+    log.error("a request failed", exc_info=e)
+    error = EngineError(f"the request failed: {type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error

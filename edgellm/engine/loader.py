@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
 from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.select import select_backend
 from edgellm.chat.template import ChatTemplate
-from edgellm.core.config import GGUF_SAMPLING_KEYS
-from edgellm.core.errors import CapacityError, ConfigError
+from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
+from edgellm.core.env import MAX_THREADS
+from edgellm.core.errors import CapacityError, ConfigError, RequestError, TokenizerError
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
+from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
 from edgellm.gguf.reader import GGUFFile
 from edgellm.kvcache.table import ClassSpec
@@ -28,6 +32,9 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("weights") and a fraction 0..1."""
+
+KV_TYPES = ("f16", "f32")
+"""Element types of the KV cache."""
 
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
@@ -73,13 +80,18 @@ class Loaded:
 
 
 def open_model(path: str, options: OpenOptions, progress: Progress | None = None) -> Loaded:
-    """Open the file at `path` and start its engine. Everything opened is closed again when a step fails."""
-    file = GGUFFile(path)
-    try:
+    """Open the file at `path` and start its engine. Everything opened is closed again when something fails.
+
+    Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
+    """
+    _check_options(options)
+    with ExitStack() as undo:
+        file = GGUFFile(path)
+        undo.callback(file.close)
         plan, model = load_plan(file, strict=options.strict)
         tokenizer = Tokenizer.from_metadata(file.metadata)
-        warm = threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True)
-        warm.start()
+        threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True).start()
+        template = ChatTemplate.from_metadata(file.metadata)
         max_seqs = 8 if options.max_seqs is None else options.max_seqs
         n_ctx, n_pages, kv_bytes = _kv_budget(plan, options, max_seqs)
         max_tokens = max(options.n_batch, max_seqs)
@@ -96,30 +108,36 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             isa=options.isa,
             n_threads=options.n_threads,
         )
+        kv_type = options.k_type if options.k_type == options.v_type else f"{options.k_type}+{options.v_type}"
+        fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{'' if options.strict else '-lax'}"
         backend = select_backend(options.backend)
         executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
+        undo.callback(executable.close)
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
         spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check)
-        engine = Engine(executable, spec, tokenizer.stream if tokenizer.usable else lambda: None)
-        kv_type = options.k_type if options.k_type == options.v_type else f"{options.k_type}+{options.v_type}"
+
+        def new_decoder() -> Decoder | None:
+            try:
+                return tokenizer.stream()
+            except TokenizerError:  # token ids still work
+                return None
+
+        engine = Engine(executable, spec, new_decoder)
+        undo.callback(engine.close)
         loaded = Loaded(
             file=file,
             plan=plan,
             model=model,
             tokenizer=tokenizer,
-            template=ChatTemplate.from_metadata(file.metadata),
+            template=template,
             engine=engine,
             backend=info,
             n_ctx=n_ctx,
             kv_type=kv_type,
             kv_bytes=kv_bytes,
-            fingerprint=f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{'' if options.strict else '-lax'}",
-            sampling_defaults={
-                name: file.metadata[key]
-                for key, name in GGUF_SAMPLING_KEYS.items()
-                if isinstance(file.metadata.get(key), int | float)
-            },
+            fingerprint=fingerprint,
+            sampling_defaults=_sampling_defaults(file),
         )
         log.info(
             "%s: %s, %.0f M parameters, %.2f bits per weight, context %d, KV up to %.0f MiB, %d threads, %s, %s",
@@ -133,15 +151,47 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             info.isa,
             info.weights,
         )
+        undo.pop_all()
         return loaded
-    except BaseException:
-        file.close()
-        raise
+
+
+def _check_options(options: OpenOptions) -> None:
+    """ConfigError for what no model could honour."""
+    for name, low, high in (
+        ("n_ctx", 1, 1 << 24),
+        ("n_threads", 1, MAX_THREADS),
+        ("max_seqs", 1, 4096),
+        ("kv_memory", 1, 1 << 50),
+        ("n_batch", 1, 1 << 16),
+    ):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
+            raise ConfigError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
+    for kind in (options.k_type, options.v_type):
+        if kind not in KV_TYPES:
+            allowed = " or ".join(f'"{k}"' for k in KV_TYPES)
+            raise ConfigError(f"kv_type must be {allowed} (or a pair of them) in this release, found {kind!r:.80}")
+    if options.weights not in ("auto", "mmap", "tiles"):
+        raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
+
+
+def _sampling_defaults(file: GGUFFile) -> dict[str, float | int]:
+    """The file's own defaults; one that no request could ask for is left out, and said."""
+    defaults: dict[str, float | int] = {}
+    for key, name in GGUF_SAMPLING_KEYS.items():
+        value: Any = file.metadata.get(key)
+        if value is None:
+            continue
+        if isinstance(value, float) and value.is_integer() and name in ("top_k", "repeat_last_n"):
+            value = int(value)
+        try:
+            defaults[name] = getattr(SamplingParams(**{name: value}), name)
+        except RequestError as e:
+            log.warning("%s: the default in %s is ignored: %s", file.path, key, e)
+    return defaults
 
 
 def _weights_mode(wanted: str, file: GGUFFile) -> str:
-    if wanted not in ("auto", "mmap", "tiles"):
-        raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {wanted!r}')
     if wanted != "auto":
         return wanted
     size = sum(t.n_bytes for t in file.tensors.values())
@@ -150,10 +200,14 @@ def _weights_mode(wanted: str, file: GGUFFile) -> str:
 
 def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tuple[int, ...], int]:
     """Context length, pages per class and bytes they take when full. Memory is used only as it is written."""
-    _check_range("max_seqs", max_seqs, 1, 4096)
-    _check_range("n_batch", options.n_batch, 1, 1 << 16)
     wanted = plan.n_ctx_train if options.n_ctx is None else options.n_ctx
-    _check_range("n_ctx", wanted, 1, 1 << 24)
+    if wanted > plan.n_ctx_train:
+        log.warning(
+            "the context of %d tokens is longer than the model was trained for (trained for %d): answers that use "
+            "more may be worthless",
+            wanted,
+            plan.n_ctx_train,
+        )
     memory = options.kv_memory
     if memory is None:
         memory = int(psutil.virtual_memory().available * KV_FRACTION)
@@ -176,16 +230,15 @@ def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tu
         fits = pages * PAGE_TOKENS
         if options.n_ctx is not None or fits < PAGE_TOKENS:
             need = per_sequence * growing + memory - left
+            least = growing + sum(fixed_pages(c, PAGE_TOKENS) * sizes[c] for c in fixed)
+            way_out = f"n_ctx={fits} would fit" if fits else f"kv_memory must be at least {least} bytes"
+            if fixed and max_seqs > 1:
+                way_out += "; a smaller max_seqs needs less"
             raise CapacityError(
-                f"a context of {wanted} tokens needs {need / 2**20:.0f} MiB of KV cache, "
-                f"{memory / 2**20:.0f} MiB are there: n_ctx={fits} would fit"
+                f"a context of {wanted} tokens needs {need / 2**20:.1f} MiB of KV cache, "
+                f"{memory / 2**20:.1f} MiB are there: {way_out}"
             )
         log.warning("the context is limited to %d of %d tokens by %.0f MiB of KV memory", fits, wanted, memory / 2**20)
         wanted, per_sequence = fits, pages
     n_pages = tuple(fixed_pages(c, wanted) if c in fixed else pages for c in range(len(plan.caches)))
     return wanted, n_pages, sum(n * s for n, s in zip(n_pages, sizes, strict=True))
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} must be an integer from {low} to {high}, found {value!r}")

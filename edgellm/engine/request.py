@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
-import numpy as np
-
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
 from edgellm.core.types import F32
@@ -52,7 +50,8 @@ Event = Delta | Done
 class Request:
     """What the user sent. `events` receives Deltas (when stream) and one Done.
 
-    logit_rows: None to generate; (first, stop) to return the logits of those prompt positions instead.
+    logit_rows: None to generate; (first, stop) to write the logits of those prompt positions into `logits` instead,
+    float32 [stop - first, V], which the sender allocates.
     eog_ids: tokens that end the answer.
     """
 
@@ -111,8 +110,3 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens not yet in the cache: 1 while decoding, more while prefilling."""
         return len(self.tokens) - self.n_cached
-
-
-def new_logits(rows: tuple[int, int], n_vocab: int) -> F32:
-    """The array a logits request fills: float32 [rows, V]."""
-    return np.empty((rows[1] - rows[0], n_vocab), np.float32)

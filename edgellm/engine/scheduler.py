@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
     seq: Sequence
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     rows: int
 
 
