@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgellm.core.config import ResolvedParams
+from edgellm.core.errors import RequestError
 from edgellm.core.types import F32, I32, MAX_TOP_K
-from edgellm.sampling.exp64 import exp64
+from edgellm.sampling.exp64 import LEAST, exp64
 from edgellm.sampling.rng import uniform
 
 
@@ -58,25 +59,35 @@ class Sampler:
         return [(token, *edits[token]) for token in sorted(edits) if token < n_vocab]
 
     def pick(self, ids: I32, logits: F32, n_generated: int) -> int:
-        """Choose from candidates ranked by logit descending, then id; at least `top_k` of them, or all of V."""
+        """Choose from candidates ranked by logit descending, then id; at least `top_k` of them, or all of V.
+
+        Raises RequestError when even the first is banned.
+        """
         p = self.params
+        if logits[0] == -np.inf:
+            raise RequestError("logit_bias bans every token: leave at least one that may come next")
         if p.temperature == 0.0:
             return int(ids[0])
         x = logits[: p.top_k or len(logits)].astype(np.float64)
-        if p.top_p < 1.0 or p.min_p > 0.0:
-            e = exp64(x - x[0])
-            keep = len(x)
-            if p.top_p < 1.0:
-                c = np.cumsum(e)
-                keep = min(keep, int(np.searchsorted(c, p.top_p * c[-1], side="left")) + 1)
-            if p.min_p > 0.0:
-                keep = min(keep, max(1, int(np.searchsorted(-e, -p.min_p, side="right"))))
-            x = x[:keep]
-        if len(x) == 1:
+        x -= x[0]
+        # Both exponentials in one call. What is bounded here, banned tokens (-inf) among it, weighs 1e-304 beside the
+        # first candidate's 1: the sums do not change, and no draw falls on it.
+        powers = np.empty((2, len(x)))
+        np.maximum(x, LEAST, out=powers[0])
+        np.maximum(x, LEAST * p.temperature, out=powers[1])
+        powers[1] /= p.temperature
+        e, weights = exp64(powers)
+        keep = len(x)
+        if p.top_p < 1.0:
+            c = e.cumsum()
+            keep = int(c.searchsorted(p.top_p * c[-1], side="left")) + 1
+        if p.min_p > 0.0:
+            keep = min(keep, max(1, int(np.count_nonzero(e >= p.min_p))))
+        if keep == 1:
             return int(ids[0])
-        c = np.cumsum(exp64((x - x[0]) / p.temperature))
-        i = int(np.searchsorted(c, uniform(self.seed, self.choice, n_generated) * c[-1], side="right"))
-        return int(ids[min(i, len(x) - 1)])
+        c = weights[:keep].cumsum()
+        i = int(c.searchsorted(uniform(self.seed, self.choice, n_generated) * c[-1], side="right"))
+        return int(ids[min(i, keep - 1)])
 
     def pick_from_row(self, row: F32, n_generated: int) -> int:
         """Choose from a whole row of logits [V] (already adjusted)."""

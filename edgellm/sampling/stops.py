@@ -42,3 +42,8 @@ class StopMatcher:
         """The text still held back when the sequence ends without a match."""
         held, self._held = self._held, ""
         return held
+
+    def finish(self, piece: str) -> tuple[str, bool]:
+        """The last piece and everything held back; and whether a stop string was found in them."""
+        text = self.push(piece)
+        return (text, True) if self.matched is not None else (text + self.flush(), False)

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import RequestError
-from edgellm.sampling.exp64 import exp64
+from edgellm.sampling.exp64 import LEAST, exp64
 from edgellm.sampling.rng import philox, uniform
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
+
+DRAWS = [19, 50, 38, 24, 19, 62, 34, 24, 31, 19, 19, 50, 19, 38, 31, 48]
+UNIFORMS = ["0x1.04859a46d3e78p-3", "0x1.3dddbc6a397c2p-1", "0x1.fe4e46c7e037cp-3"]
 
 
 def ranked(logits: list[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -41,8 +44,24 @@ def test_exp64_is_exp(x: float) -> None:
     assert exp64(np.array([x]))[0] == pytest.approx(math.exp(x), rel=1e-15)
 
 
-def test_exp64_underflows_to_zero() -> None:
-    assert exp64(np.array([-701.0, -np.inf])).tolist() == [0.0, 0.0]
+def test_exp64_has_these_bits_everywhere() -> None:
+    x = np.array([0.0, -0.5, -1.0, -math.pi, -10.0, -100.25, LEAST])
+    assert [y.hex() for y in exp64(x).tolist()] == [
+        "0x1.0000000000000p+0",
+        "0x1.368b2fc6f960ap-1",
+        "0x1.78b56362cef38p-2",
+        "0x1.620227b598efap-5",
+        "0x1.7cd79b5647c9ap-15",
+        "0x1.4acd31e167ebbp-145",
+        "0x1.14f2b0fb9307fp-1010",
+    ]
+    alone = [float(exp64(np.array([v]))[0]) for v in x]
+    assert exp64(np.tile(x, 9)).tolist() == alone * 9  # whatever lane of a vector unit a number lands in
+
+
+def test_exp64_is_monotonic_where_samplers_compare() -> None:
+    y = exp64(-np.linspace(0.0, 20.0, 100_001))
+    assert (np.diff(y) <= 0).all()
 
 
 def test_greedy_takes_the_first_candidate() -> None:
@@ -97,12 +116,53 @@ def test_penalties_count_the_recent_tokens() -> None:
     assert [t for t, _, _ in s.adjustments([3, 1, 2], 1000)] == [1, 2, 3, 9]
 
 
+def test_a_banned_token_is_never_drawn() -> None:
+    ids, logits = ranked([1.0, 0.5, -math.inf, -math.inf, -1000.0])
+    s = sampler(temperature=100.0)
+    assert {s.pick(ids, logits, i) for i in range(3000)} <= {0, 1, 4}
+    with pytest.raises(RequestError, match="bans every token"):
+        s.pick(*ranked([-math.inf, -math.inf]), 0)
+    with pytest.raises(RequestError, match="bans every token"):
+        sampler(temperature=0.0).pick(*ranked([-math.inf]), 0)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-9, 1e6])
+def test_extreme_temperatures(temperature: float) -> None:
+    ids, logits = ranked([3e38, 2.0, 1.0, -3e38, -math.inf])
+    s = sampler(temperature=temperature)
+    got = {s.pick(ids, logits, i) for i in range(200)}
+    assert got == {0}
+    ids, logits = ranked([2.0, 1.0])
+    assert {s.pick(ids, logits, i) for i in range(200)} == ({0} if temperature < 1 else {0, 1})
+
+
+def test_a_draw_depends_on_seed_choice_and_position_alone() -> None:
+    """Not on how many more candidates a neighbour in the batch asked for."""
+    row = np.random.default_rng(1).normal(size=300).astype(np.float32)
+    ids, logits = ranked(row.tolist())
+    s = sampler(top_k=20, top_p=0.9, min_p=0.01)
+    for i in range(100):
+        assert s.pick(ids[:20], logits[:20], i) == s.pick(ids, logits, i)
+
+
+def test_what_is_drawn_with_this_seed_and_these_logits_stays() -> None:
+    """Known answers: any change here changes every seeded text, and bumps the numerics version."""
+    ids, logits = ranked([37 * i % 64 / 8 for i in range(64)])
+    s = Sampler(SamplingParams().resolved({}), 1234, 0, 64)
+    assert [s.pick(ids, logits, i) for i in range(16)] == DRAWS
+    assert [uniform(1234, 0, i).hex() for i in range(3)] == UNIFORMS
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         {"temperature": -1}, {"top_p": 1.5}, {"top_k": -1}, {"min_p": "x"}, {"temperature": float("nan")},
         {"stop": ("",)}, {"logit_bias": {-1: 0.0}}, {"logit_bias": {1: float("nan")}}, {"max_tokens": True},
-        {"stop": tuple("x" * 65)},
+        {"stop": tuple("x" * 65)}, {"stop": 5}, {"stop": [5]}, {"stop": "x" * 1025}, {"logit_bias": [(1, 2.0)]},
+        {"logit_bias": {"1": 2.0}}, {"logit_bias": {True: 2.0}}, {"logit_bias": {1: "x"}}, {"logit_bias": {1: True}},
+        {"logit_bias": {1: math.inf}}, {"logit_bias": {1: 1e31}}, {"logit_bias": {1: 10**400}}, {"temperature": "1"},
+        {"temperature": True}, {"temperature": 10**400}, {"top_k": 1.0}, {"seed": 2**64}, {"max_tokens": -1},
+        {"repeat_last_n": -2}, {"repeat_penalty": 0}, {"presence_penalty": math.nan},
     ],
 )  # fmt: skip
 def test_bad_params_are_request_errors(bad: dict[str, object]) -> None:
@@ -146,3 +206,24 @@ def test_stop_strings_cut_exactly(pieces: list[str], stops: list[str]) -> None:
             break
     assert out == (text if expected is None else expected)
     assert (m.matched is not None) == (expected is not None)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    p = SamplingParams(
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+        top_k=np.int64(3),  # type: ignore[arg-type]
+        seed=np.uint64(2**63),  # type: ignore[arg-type]
+        logit_bias={np.int32(7): np.float64(1.5)},  # type: ignore[dict-item]
+    )
+    assert (p.temperature, p.top_k, p.seed, p.logit_bias) == (0.5, 3, 2**63, {7: 1.5})
+    assert [type(v) for v in (p.temperature, p.top_k, p.seed)] == [float, int, int]
+
+
+def test_params_keep_copies() -> None:
+    bias, stop = {1: 1.0}, ["a"]
+    p = SamplingParams(logit_bias=bias, stop=stop)  # type: ignore[arg-type]
+    bias[2] = math.nan
+    stop.append("")
+    assert (p.logit_bias, p.stop) == ({1: 1.0}, ("a",))
+    assert SamplingParams(stop="end").stop == ("end",)  # type: ignore[arg-type]
+    assert SamplingParams(stop=None, logit_bias=None).stop == ()  # type: ignore[arg-type]
