@@ -1,0 +1,147 @@
+"""Streams: an unread one costs nothing, one that is left stops within a step, an interrupt cancels."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from serving.conftest import OpenLLM
+from serving.tiny import saying
+
+from edgellm import LLM
+from edgellm.backends.fake import FakeBackend
+
+
+def steps(llm: LLM) -> int:
+    return llm._loaded.engine.stats.steps
+
+
+def settled(llm: LLM) -> int:
+    """Steps once the engine has nothing left to do; fails when it does not come to rest."""
+    engine = llm._loaded.engine
+    deadline = time.monotonic() + 10
+    while engine._state.running or engine._state.waiting or not engine._inbox.empty():
+        assert time.monotonic() < deadline, "the engine goes on"
+        time.sleep(0.001)
+    return engine.stats.steps
+
+
+def test_a_stream_that_nobody_reads_costs_nothing(llm: LLM) -> None:
+    streams = [llm.generate([1, 2, 3], stream=True) for _ in range(50)]
+    streams[0].close()  # type: ignore[attr-defined]
+    del streams
+    gc.collect()
+    assert settled(llm) == 0
+    assert llm._loaded.engine._requests == set()
+
+
+@pytest.mark.parametrize("how", ["close", "forget", "break"])
+def test_leaving_a_stream_stops_the_work_within_a_step(open_llm: OpenLLM, how: str) -> None:
+    llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.01))
+    stream = llm.generate([1], stream=True, temperature=0)
+    for _ in range(5):
+        next(stream)
+    if how == "close":
+        stream.close()  # type: ignore[attr-defined]
+    elif how == "break":
+        for _ in stream:
+            break
+    before = steps(llm)
+    del stream
+    gc.collect()
+    assert settled(llm) <= before + 2  # the step that was running, and one that had been scheduled
+    assert all(pool.n_held == 0 for pool in llm._loaded.engine._state.ledger.pools)
+
+
+def test_leaving_one_stream_leaves_the_others_alone(open_llm: OpenLLM) -> None:
+    llm = open_llm(FakeBackend(saying("abcdefghijklmnop")))
+    kept = llm.generate("k", stream=True, temperature=0)
+    left = llm.generate("left", stream=True, temperature=0)
+    text = str(next(kept))
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    assert text + "".join(map(str, kept)) == "abcdefghijklmnop"
+
+
+def test_leaving_during_the_prompt(open_llm: OpenLLM, tiny_path: Path) -> None:
+    llm = open_llm(FakeBackend(step_seconds=0.02), n_batch=8)
+    stream = llm.generate([1] * 250, stream=True)
+    reader = threading.Thread(target=lambda: next(stream))
+    reader.start()
+    while steps(llm) < 2:
+        time.sleep(0.001)
+    (request,) = llm._loaded.engine._requests
+    llm._loaded.engine.cancel(request)
+    reader.join(5)
+    assert not reader.is_alive()
+    assert settled(llm) < 10  # of 32 that the prompt needs
+
+
+def test_a_stream_read_slowly_is_whole(open_llm: OpenLLM) -> None:
+    llm = open_llm(FakeBackend(saying("abcdefgh")))
+    text = ""
+    for chunk in llm.generate("x", stream=True, temperature=0):
+        text += chunk.text
+        time.sleep(0.003)
+    assert text == "abcdefgh"
+
+
+INTERRUPT = """
+import _thread, sys, threading, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from edgellm import LLM
+from edgellm.backends import select
+from edgellm.backends.fake import FakeBackend
+
+select.BACKENDS["native"] = lambda: FakeBackend(lambda past: 65, step_seconds=0.01)
+llm = LLM(Path(sys.argv[1]))
+engine = llm._loaded.engine
+
+def interrupt():
+    while engine.stats.steps < 3:
+        time.sleep(0.001)
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:
+        import signal
+        signal.raise_signal(signal.SIGINT)
+
+def quiet():
+    deadline = time.monotonic() + 10
+    while engine._requests:
+        assert time.monotonic() < deadline, "the work goes on"
+        time.sleep(0.001)
+
+for call in (
+    lambda: llm.generate([1]),
+    lambda: llm.generate([[1], [2], [3]]),
+    lambda: list(llm.generate([1], stream=True)),
+    lambda: llm.chat("x"),
+    lambda: llm.logits([1] * 250),
+):
+    engine.stats.steps = 0
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        call()
+        raise SystemExit("no interrupt")
+    except KeyboardInterrupt:
+        thread.join()
+        at = engine.stats.steps
+        quiet()
+        assert engine.stats.steps <= at + 2, (engine.stats.steps, at)
+print(llm.generate([1], max_tokens=2, temperature=0).token_ids)
+llm.close()
+"""
+
+
+def test_an_interrupt_in_the_consumer_cancels(tiny_path: Path, repository: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPT, str(tiny_path), str(repository / "tests")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[65, 65]\n", "")
