@@ -47,9 +47,8 @@ static inline float el_fma(float a, float b, float c) {
     uint64_t nonzero = ((e << 1) | (0 - (e << 1))) >> 63;
     uint64_t infinite = (((u << 1) >> 53) + 1) >> 11;
     uint64_t inexact = nonzero & ~infinite;
-    u -= inexact & inward &
-         ~u;      /* an inexact, even s becomes its odd neighbour on the side of the exact sum: here that */
-    u |= inexact; /* nearer to zero, here, when it was not, the other one */
+    u -= inexact & inward & ~u; /* inexact and even: to its odd neighbour nearer to zero, ... */
+    u |= inexact;               /* ... or else away from zero */
     memcpy(&s, &u, sizeof s);
     return (float)s;
 #endif
@@ -79,9 +78,10 @@ static inline float el_f16_to_f32(uint16_t h) {
 static inline uint16_t el_f32_to_f16(float x) {
     uint32_t u = el_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above */
-    if (a < 0x38800000u) {        /* below 2^-14: the result is subnormal, unit 2^-24 */
-        const float magic = 0.5f; /* its last bit is worth 2^-24 */
+    if (a >= 0x47800000u)
+        return (uint16_t)(sign | 0x7c00u); /* 2^16; from 65520 on, rounding carries to infinity */
+    if (a < 0x38800000u) {                 /* below 2^-14: the result is subnormal, unit 2^-24 */
+        const float magic = 0.5f;          /* its last bit is worth 2^-24 */
         return (uint16_t)(sign | (el_bits(el_float(a) + magic) - el_bits(magic)));
     }
     return (uint16_t)(sign | ((a - (112u << 23) + 0xfffu + ((a >> 13) & 1u)) >> 13));

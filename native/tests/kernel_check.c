@@ -1,7 +1,10 @@
 /* kernel_check: every kernel of every level that this machine can run, over tables of shapes and data, must equal scalar
  * bit for bit; scalar itself is checked against independent arithmetic.
  *
- *     kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--list] [--bench]
+ *     kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--digest] [--list] [--bench]
+ *
+ * --digest prints, per level, a hash of every result on the tables' data, scalar included: it is the same on every machine
+ * and for every compiler. --list names the levels. --bench times the kernels instead.
  *
  * Exit status: 0 all equal, 1 a difference (kernel, level, case, first index and both values are printed), 2 usage.
  */
@@ -110,13 +113,21 @@ static int32_t table_is_covered(const el_kernels *table) {
     return covered;
 }
 
-/* Runs the tests whose name contains `filter`. Returns how many kernels differed. */
-static int32_t run_level(check *c, const char *filter, int32_t *n_run) {
+typedef struct options {
+    const char *filter; /* tests whose name contains it */
+    uint64_t seed;
+    int32_t digest;
+} options;
+
+/* Runs the tests of one level. Returns how many kernels differed. */
+static int32_t run_level(check *c, const options *o, int32_t *n_run) {
     int32_t n_failed = !table_is_covered(c->level);
+    c->digest = 0xcbf29ce484222325u;
     for (int32_t i = 0; i < N_TESTS; i++) {
         const test *t = &TESTS[i];
-        if (!strstr(t->name, filter) || t->is_meaning != c->is_scalar) continue;
+        if (!strstr(t->name, o->filter) || t->is_meaning != (c->is_scalar && !o->digest)) continue;
         c->kernel = t->name;
+        c->rng = 0x9e3779b97f4a7c15u + o->seed * 0x2545f4914f6cdd1du; /* the same data whatever ran before */
         c->failed = 0;
         c->n_cases = 0;
         (*n_run)++;
@@ -130,32 +141,36 @@ static int32_t run_level(check *c, const char *filter, int32_t *n_run) {
         fflush(stdout);
         n_failed += c->failed;
     }
+    if (o->digest) printf("digest %s %016llx\n", c->level->level, (unsigned long long)c->digest);
     return n_failed;
 }
 
 static int usage(const char *message, const char *value) {
     printf("kernel_check: %s%s\n"
-           "usage: kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--list] [--bench]\n",
+           "usage: kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--digest] [--list] "
+           "[--bench]\n",
            message, value);
     return 2;
 }
 
 int main(int argc, char **argv) {
-    const char *level = NULL, *filter = "", *why;
+    const char *level = NULL, *why;
+    options o = {.filter = ""};
     int32_t wants_bench = 0, wants_list = 0, n_failed = 0, n_levels = 0, n_run = 0;
     el_kernels scalar, table;
     check *c = &CHECK;
-    c->rng = 0x9e3779b97f4a7c15u;
     for (int i = 1; i < argc; i++) {
         int32_t has_value = i + 1 < argc;
         if (!strcmp(argv[i], "--level") && has_value) {
             level = argv[++i];
         } else if (!strcmp(argv[i], "--kernel") && has_value) {
-            filter = argv[++i];
+            o.filter = argv[++i];
         } else if (!strcmp(argv[i], "--seed") && has_value) {
-            c->rng += strtoull(argv[++i], NULL, 0) * 0x2545f4914f6cdd1du;
+            o.seed = strtoull(argv[++i], NULL, 0);
         } else if (!strcmp(argv[i], "--full")) {
             c->full = 1;
+        } else if (!strcmp(argv[i], "--digest")) {
+            o.digest = 1;
         } else if (!strcmp(argv[i], "--list")) {
             wants_list = 1;
         } else if (!strcmp(argv[i], "--bench")) {
@@ -184,13 +199,14 @@ int main(int argc, char **argv) {
         c->level = &table;
         c->is_scalar = strcmp(table.level, "scalar") == 0;
         n_levels++;
+        c->rng = 1;
         if (wants_bench) {
-            bench(c, filter);
+            bench(c, o.filter);
         } else {
-            n_failed += run_level(c, filter, &n_run);
+            n_failed += run_level(c, &o, &n_run);
         }
     }
-    if (!wants_bench && n_run == 0) return usage("no kernel's name contains ", filter);
+    if (!wants_bench && n_run == 0) return usage("no kernel's name contains ", o.filter);
     printf("%d levels, %d kernels failed\n", n_levels, n_failed);
     return n_failed ? 1 : 0;
 }

@@ -23,6 +23,7 @@ typedef struct check {
     const char *kernel; /* under test */
     char shape[192];    /* the current case */
     uint64_t rng;
+    uint64_t digest; /* of every result compared so far */
     int64_t n_cases;
     int32_t failed; /* this kernel differed */
     arena arenas[N_ARENAS];

@@ -101,13 +101,25 @@ void check_functions(check *c) {
             x[i] = el_float((uint32_t)(u + step * (uint64_t)i)); /* may wrap: tested twice */
         if (!sweep_batch(c, x)) return;
     }
+    /* every float within 2048 of a point where a function changes its formula */
+    static const float edges[] = {0.625f, 1.0f,  1.41421356f, 4.0f,  5.65685425f, 7.0f,
+                                  43.5f,  44.0f, 87.0f,       88.0f, 0.0f};
+    for (size_t e = 0; e < 2 * sizeof edges / sizeof *edges; e++) {
+        uint32_t around = el_bits(edges[e / 2]) | (e & 1 ? 0x80000000u : 0u);
+        for (int32_t i = 0; i < BATCH; i++) x[i] = el_float(around - BATCH / 2 + (uint32_t)i);
+        if (!sweep_batch(c, x)) return;
+    }
     float *v = place_aligned(c, V_A, sizeof(float) * EL_SEGMENT * EL_SEGMENT);
     memset(v, 0, sizeof(float) * EL_SEGMENT * EL_SEGMENT);
     for (int32_t p = 0; p < EL_SEGMENT; p++) v[p * EL_SEGMENT + p] = 1.0f;
-    /* from -0 to below -87, densely where exp is not 1 and not 0 */
-    const uint32_t first = 0x80000000u, last = 0xc2b00000u;
+    /* from -0 to below -87, and every float around -87, where exp becomes 0 */
+    const uint32_t first = 0x80000000u, last = 0xc2b00000u, edge = el_bits(-87.0f);
     for (uint64_t u = first; u <= last; u += step * (EL_SEGMENT - 1)) {
         for (int32_t p = 1; p < EL_SEGMENT; p++) x[p] = el_float((uint32_t)(u + step * (uint64_t)(p - 1)));
+        if (!exp_batch(c, x)) return;
+    }
+    for (uint32_t u = edge - 1024; u < edge + 1024; u += EL_SEGMENT - 1) {
+        for (int32_t p = 1; p < EL_SEGMENT; p++) x[p] = el_float(u + (uint32_t)p - 1);
         if (!exp_batch(c, x)) return;
     }
 }

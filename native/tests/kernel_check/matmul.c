@@ -224,7 +224,7 @@ void check_quantize_meaning(check *c, int32_t format) {
             int32_t block_bad = 0;
             for (int32_t i = b * block; i < (b + 1) * block; i++) {
                 block_bad |= !isfinite(x[i]);
-                amax = fmax(amax, fabs((double)x[i]));
+                if (fabs((double)x[i]) > amax) amax = fabs((double)x[i]);
             }
             any_bad |= block_bad;
             int32_t zero = block_bad || amax < ldexp(1, -120);
