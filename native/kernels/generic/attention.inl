@@ -1,29 +1,43 @@
-/* One attention segment (kernels.h: el_attn_segment). Scores of all rows, then their weights, then the values:
+/* One attention segment (kernels.h: el_attn_segment), in three passes over all its rows:
  *
  *   scores   a tile is some query rows x 16 or 32 positions; its sums run over e and stay in registers
  *   weights  in place, 16 positions at a time
- *   values   a tile is some query rows x 16 or 32 value dims; its sums run over the positions all its rows see; the
- *            positions only some of them see (the causal diagonal) come before and after, row by row
+ *   values   a tile is some query rows x 16 or 32 value dims; its sums run over the positions that all its
+ *            rows see; those that only some of them see (the causal diagonal) come before and after, row by row
  *
- * Few rows (decode) read K and V where they lie. More rows (prefill) share a copy in float, 16 lanes to a plane, small
- * enough for the first level cache. Sums of positions that a row does not see may be computed, but are never used. */
+ * Few rows (decode) read K and V where they lie. More rows (prefill) share a copy in float, 16 lanes to a
+ * plane, small enough for the first level cache. Sums of positions that a row does not see may be computed,
+ * but are never used. */
 
-enum { SEG = EL_SEGMENT, PAGE = EL_PAGE_TOKENS, PV_CHUNK = 128, MAX_COLUMNS = 4 };
+enum {
+    SEG = EL_SEGMENT,
+    PAGE = EL_PAGE_TOKENS,
+    PV_CHUNK = 128,
+    MAX_COLUMNS = 4,
+    IN_PLACE_ROWS = 2 * VX_ROWS_16
+};
 
-/* Element (index, lane) of K [e][position] or V [position][d]: data + index * stride + lane / 16 * plane + lane % 16. */
+/* K [e][position] or V [position][d]: element (index, lane) is data + index*stride + lane/16*plane + lane%16.
+ * While a tile reads `data`, it prefetches what is wanted next: ahead + index*ahead_step (bytes). */
 typedef struct seg_block {
-    const void *data;
+    const char *data;
     size_t stride, plane;
+    const char *ahead;
+    size_t ahead_step;
 } seg_block;
 
-/* The rows that see a position of the segment. */
+/* The rows that see a position of the segment, cut into blocks of one tile each: rows cut[b]..cut[b+1]-1. */
 typedef struct seg_rows {
-    int32_t n;
+    int32_t n, n_blocks;
+    int32_t in_place; /* read K and V where they lie */
+    int32_t lanes;    /* of a tile */
+    int32_t cut[EL_ATTN_ROWS + 1];
     int32_t lo[EL_ATTN_ROWS], hi[EL_ATTN_ROWS];
     const float *q[EL_ATTN_ROWS];
     float *o[EL_ATTN_ROWS];
     int32_t row[EL_ATTN_ROWS]; /* index in el_attn_segment */
     float *s;                  /* [n][SEG] scores, then weights */
+    const void *first_v;       /* the first page of values that will be read */
 } seg_rows;
 
 EL_INLINE vx seg_column(const int32_t half, const seg_block *b, const void *at, const int32_t c) {
@@ -31,100 +45,78 @@ EL_INLINE vx seg_column(const int32_t half, const seg_block *b, const void *at, 
     return half ? vx_load_f16((const uint16_t *)at + offset) : vx_load((const float *)at + offset);
 }
 
-/* s[r][lane] = chain over e of q[r][e] * k[e][lane], for `rows` rows and `columns` registers of lanes */
-EL_INLINE void qk_tile(const int32_t rows, const int32_t columns, const int32_t half, const float *const *q,
-                       int32_t k_dim, const seg_block *k, float *s) {
-    vx sum[VX_ROWS_16][MAX_COLUMNS];
+/* A register tile: out[r][lane] = chain over i = 0..n-1 of x[r][i] * y[i][lane] for `rows` rows and
+ * `columns` registers of lanes, from +0 or, when it continues, from what out holds. The shorter side of the
+ * tile is held in registers, the longer one passes through one register. */
+EL_INLINE void seg_tile(const int32_t rows, const int32_t columns, const int32_t half, const float *const *x,
+                        int32_t n, const seg_block *y, int32_t continues, float *const *out) {
+    vx sum[VX_ROWS_16][MAX_COLUMNS], held[VX_ROWS_16];
     const float *row[VX_ROWS_16];
     EL_UNROLL
     for (int32_t r = 0; r < rows; r++) {
-        row[r] = q[r];
+        row[r] = x[r];
         EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) sum[r][c] = vx_set1(0.0f);
+        for (int32_t c = 0; c < columns; c++) {
+            sum[r][c] = continues ? vx_load(out[r] + c * VX_LANES) : vx_set1(0.0f);
+        }
     }
-    const char *at = k->data;
-    const size_t step = k->stride * (half ? sizeof(uint16_t) : sizeof(float));
-    for (int32_t e = 0; e < k_dim; e++, at += step) {
-        vx column[MAX_COLUMNS];
-        EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) column[c] = seg_column(half, k, at, c);
-        EL_UNROLL
-        for (int32_t r = 0; r < rows; r++) {
-            vx x = vx_set1(row[r][e]);
+    const char *at = y->data, *ahead = y->ahead;
+    const size_t step = y->stride * (half ? sizeof(uint16_t) : sizeof(float)), ahead_step = y->ahead_step;
+    for (int32_t i = 0; i < n; i++, at += step, ahead += ahead_step) {
+        __builtin_prefetch(ahead);
+        if (rows < columns) {
             EL_UNROLL
-            for (int32_t c = 0; c < columns; c++) sum[r][c] = vx_fma(x, column[c], sum[r][c]);
+            for (int32_t r = 0; r < rows; r++) held[r] = vx_set1(row[r][i]);
+            EL_UNROLL
+            for (int32_t c = 0; c < columns; c++) {
+                const vx column = seg_column(half, y, at, c);
+                EL_UNROLL
+                for (int32_t r = 0; r < rows; r++) sum[r][c] = vx_fma(held[r], column, sum[r][c]);
+            }
+        } else {
+            EL_UNROLL
+            for (int32_t c = 0; c < columns; c++) held[c] = seg_column(half, y, at, c);
+            EL_UNROLL
+            for (int32_t r = 0; r < rows; r++) {
+                const vx factor = vx_set1(row[r][i]);
+                EL_UNROLL
+                for (int32_t c = 0; c < columns; c++) sum[r][c] = vx_fma(factor, held[c], sum[r][c]);
+            }
         }
     }
     EL_UNROLL
     for (int32_t r = 0; r < rows; r++) {
         EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) vx_store(s + r * SEG + c * VX_LANES, sum[r][c]);
+        for (int32_t c = 0; c < columns; c++) vx_store(out[r] + c * VX_LANES, sum[r][c]);
     }
 }
 
-/* o[r][lane] continues its chain over n positions of w[r][p] * v[p][lane] */
-EL_INLINE void pv_tile(const int32_t rows, const int32_t columns, const int32_t half, const float *w,
-                       int32_t n, const seg_block *v, float *const *o) {
-    vx sum[VX_ROWS_16][MAX_COLUMNS];
-    EL_UNROLL
-    for (int32_t r = 0; r < rows; r++) {
-        EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) sum[r][c] = vx_load(o[r] + c * VX_LANES);
-    }
-    const char *at = v->data;
-    const size_t step = v->stride * (half ? sizeof(uint16_t) : sizeof(float));
-    for (const float *end = w + n; w < end; w++, at += step) {
-        vx column[MAX_COLUMNS];
-        EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) column[c] = seg_column(half, v, at, c);
-        EL_UNROLL
-        for (int32_t r = 0; r < rows; r++) {
-            vx x = vx_set1(w[r * SEG]);
-            EL_UNROLL
-            for (int32_t c = 0; c < columns; c++) sum[r][c] = vx_fma(x, column[c], sum[r][c]);
-        }
-    }
-    EL_UNROLL
-    for (int32_t r = 0; r < rows; r++) {
-        EL_UNROLL
-        for (int32_t c = 0; c < columns; c++) vx_store(o[r] + c * VX_LANES, sum[r][c]);
-    }
-}
+/* The tiles by element type and number of rows. */
+typedef void tile_fn(const float *const *x, int32_t n, const seg_block *y, int32_t continues,
+                     float *const *out);
 
-/* Tiles by element type, width and number of rows. */
-typedef void qk_fn(const float *const *q, int32_t k_dim, const seg_block *k, float *s);
-typedef void pv_fn(const float *w, int32_t n, const seg_block *v, float *const *o);
-
-#define EL_TILES(rows, lanes, type, half)                                                              \
-    static void qk_##type##_##lanes##_##rows(const float *const *q, int32_t k_dim, const seg_block *k, \
-                                             float *s) {                                               \
-        qk_tile(rows, lanes / VX_LANES, half, q, k_dim, k, s);                                         \
-    }                                                                                                  \
-    static void pv_##type##_##lanes##_##rows(const float *w, int32_t n, const seg_block *v,            \
-                                             float *const *o) {                                        \
-        pv_tile(rows, lanes / VX_LANES, half, w, n, v, o);                                             \
+#define EL_TILE(rows, lanes, type, half)                                                             \
+    static void tile_##type##_##lanes##_##rows(const float *const *x, int32_t n, const seg_block *y, \
+                                               int32_t continues, float *const *out) {               \
+        seg_tile(rows, lanes / VX_LANES, half, x, n, y, continues, out);                             \
     }
-#define EL_TILES_16(rows) EL_TILES(rows, 16, f16, 1) EL_TILES(rows, 16, f32, 0)
-#define EL_TILES_32(rows) EL_TILES(rows, 32, f16, 1) EL_TILES(rows, 32, f32, 0)
+#define EL_TILES_16(rows) EL_TILE(rows, 16, f16, 1) EL_TILE(rows, 16, f32, 0)
+#define EL_TILES_32(rows) EL_TILE(rows, 32, f16, 1) EL_TILE(rows, 32, f32, 0)
 VX_EACH_16(EL_TILES_16)
 VX_EACH_32(EL_TILES_32)
 
-#define EL_QK_F16_16(rows) [rows] = qk_f16_16_##rows,
-#define EL_QK_F32_16(rows) [rows] = qk_f32_16_##rows,
-#define EL_QK_F16_32(rows) [rows] = qk_f16_32_##rows,
-#define EL_QK_F32_32(rows) [rows] = qk_f32_32_##rows,
-#define EL_PV_F16_16(rows) [rows] = pv_f16_16_##rows,
-#define EL_PV_F32_16(rows) [rows] = pv_f32_16_##rows,
-#define EL_PV_F16_32(rows) [rows] = pv_f16_32_##rows,
-#define EL_PV_F32_32(rows) [rows] = pv_f32_32_##rows,
-static qk_fn *const QK_16[2][VX_ROWS_16 + 1] = {{VX_EACH_16(EL_QK_F16_16)}, {VX_EACH_16(EL_QK_F32_16)}};
-static qk_fn *const QK_32[2][VX_ROWS_32 + 1] = {{VX_EACH_32(EL_QK_F16_32)}, {VX_EACH_32(EL_QK_F32_32)}};
-static pv_fn *const PV_16[2][VX_ROWS_16 + 1] = {{VX_EACH_16(EL_PV_F16_16)}, {VX_EACH_16(EL_PV_F32_16)}};
-static pv_fn *const PV_32[2][VX_ROWS_32 + 1] = {{VX_EACH_32(EL_PV_F16_32)}, {VX_EACH_32(EL_PV_F32_32)}};
+#define EL_F16_16(rows) [rows] = tile_f16_16_##rows,
+#define EL_F32_16(rows) [rows] = tile_f32_16_##rows,
+#define EL_F16_32(rows) [rows] = tile_f16_32_##rows,
+#define EL_F32_32(rows) [rows] = tile_f32_32_##rows,
+static tile_fn *const TILES_16[2][VX_ROWS_16 + 1] = {[EL_KV_F16] = {VX_EACH_16(EL_F16_16)},
+                                                     [EL_KV_F32] = {VX_EACH_16(EL_F32_16)}};
+static tile_fn *const TILES_32[2][VX_ROWS_32 + 1] = {[EL_KV_F16] = {VX_EACH_32(EL_F16_32)},
+                                                     [EL_KV_F32] = {VX_EACH_32(EL_F32_32)}};
 
-/* Rows first..end-1 of block b when n rows are cut into blocks of at most VX_ROWS_16, as equal as they can be. */
-static int32_t seg_blocks(int32_t n) { return (n + VX_ROWS_16 - 1) / VX_ROWS_16; }
-static int32_t seg_cut(int32_t n, int32_t b) { return n * b / seg_blocks(n); }
+static tile_fn *const *tiles_of(int32_t type, int32_t lanes) {
+    return lanes == 32 ? TILES_32[type] : TILES_16[type];
+}
 
 /* Whether any of rows first..end-1 sees a position of begin..begin+n-1. */
 static int32_t seg_sees(const seg_rows *g, int32_t first, int32_t end, int32_t begin, int32_t n) {
@@ -140,51 +132,66 @@ static size_t kv_bytes(int32_t type) { return type == EL_KV_F16 ? sizeof(uint16_
 static void seg_plane(int32_t type, const void *from, size_t stride, int32_t lanes, int32_t n, float *to) {
     if (type == EL_KV_F16) {
         const uint16_t *h = from;
-        for (int32_t i = 0; i < n; i++)
-            vf_store(to + (size_t)i * 16, vf_load_f16_some(h + (size_t)i * stride, lanes));
+        for (int32_t i = 0; i < n; i++, h += stride, to += 16) vf_store(to, vf_load_f16_some(h, lanes));
     } else {
         const float *f = from;
-        for (int32_t i = 0; i < n; i++)
-            vf_store(to + (size_t)i * 16, vf_load_some(f + (size_t)i * stride, lanes));
+        for (int32_t i = 0; i < n; i++, f += stride, to += 16) vf_store(to, vf_load_some(f, lanes));
     }
 }
 
-/* ---- scores ------------------------------------------------------------------------------------------------------ */
-
-static void seg_scores_in_place(const el_attn_segment *a, const seg_rows *g) {
-    const int32_t wide = g->n <= VX_ROWS_32, lanes = wide ? 32 : 16;
-    qk_fn *qk = wide ? QK_32[a->k_type][g->n] : QK_16[a->k_type][g->n];
-    for (int32_t p = 0; p < SEG; p += lanes) {
-        if (!seg_sees(g, 0, g->n, p, lanes)) continue;
-        const char *page = a->k_pages[p / PAGE];
-        seg_block k = {page + (size_t)(p % PAGE) * kv_bytes(a->k_type), PAGE, 16};
-        qk(g->q, a->k_dim, &k, g->s + p);
-    }
+/* What tiles read: `lanes` wide in a page of `type` from element `offset` on, vectors `stride` elements
+ * apart, or a float copy in planes of `plane` elements; and what they prefetch meanwhile: as many bytes as
+ * that is in the page, in page `next` (NULL: none) from element `part` on. */
+static seg_block seg_ahead(seg_block b, int32_t type, int32_t lanes, const void *next, size_t part) {
+    b.ahead = next ? (const char *)next + part * kv_bytes(type) : b.data;
+    b.ahead_step = (size_t)lanes * kv_bytes(type);
+    return b;
+}
+static seg_block seg_in_place(int32_t type, const void *page, size_t offset, size_t stride) {
+    return (seg_block){.data = (const char *)page + offset * kv_bytes(type), .stride = stride, .plane = 16};
+}
+static seg_block seg_copy(const float *copy, size_t plane) {
+    return (seg_block){.data = (const char *)copy, .stride = 16, .plane = plane};
 }
 
-static void seg_scores_shared(const el_attn_segment *a, const seg_rows *g, float *copy) {
-    enum { LANES = VX_ROWS_32 == VX_ROWS_16 ? 32 : 16 };
+/* ---- scores -------------------------------------------------------------------------------------------- */
+
+/* The keys of positions p..p+lanes-1. */
+static seg_block seg_keys(const el_attn_segment *a, const seg_rows *g, int32_t p, float *copy) {
+    const int32_t page = p / PAGE, slot = p % PAGE;
     const size_t plane = (size_t)a->k_dim * 16;
-    for (int32_t p = 0; p < SEG; p += LANES) {
-        if (!seg_sees(g, 0, g->n, p, LANES)) continue;
-        const char *page = a->k_pages[p / PAGE];
-        for (int32_t i = 0; i < LANES; i += 16) {
-            seg_plane(a->k_type, page + (size_t)(p % PAGE + i) * kv_bytes(a->k_type), PAGE, 16, a->k_dim,
-                      copy + (size_t)i / 16 * plane);
+    const void *next = page + 1 < EL_SEG_PAGES ? a->k_pages[page + 1] : NULL;
+    seg_block k;
+    if (g->in_place) {
+        k = seg_in_place(a->k_type, a->k_pages[page], (size_t)slot, PAGE);
+    } else {
+        k = seg_copy(copy, plane);
+        for (int32_t i = 0; i < g->lanes; i += 16) {
+            const char *from = (const char *)a->k_pages[page] + (size_t)(slot + i) * kv_bytes(a->k_type);
+            seg_plane(a->k_type, from, PAGE, 16, a->k_dim, copy + (size_t)i / 16 * plane);
         }
-        seg_block k = {copy, 16, plane};
-        for (int32_t b = 0; b < seg_blocks(g->n); b++) {
-            int32_t first = seg_cut(g->n, b), end = seg_cut(g->n, b + 1);
-            if (!seg_sees(g, first, end, p, LANES)) continue;
-            qk_fn *qk = LANES == 32 ? QK_32[EL_KV_F32][end - first] : QK_16[EL_KV_F32][end - first];
-            qk(g->q + first, a->k_dim, &k, g->s + (size_t)first * SEG + p);
+    }
+    return seg_ahead(k, a->k_type, g->lanes, next ? next : g->first_v, (size_t)slot * (size_t)a->k_dim);
+}
+
+static void seg_scores(const el_attn_segment *a, const seg_rows *g, float *copy) {
+    tile_fn *const *tiles = tiles_of(g->in_place ? a->k_type : EL_KV_F32, g->lanes);
+    for (int32_t p = 0; p < SEG; p += g->lanes) {
+        if (!seg_sees(g, 0, g->n, p, g->lanes)) continue;
+        const seg_block k = seg_keys(a, g, p, copy);
+        for (int32_t b = 0; b < g->n_blocks; b++) {
+            const int32_t first = g->cut[b], end = g->cut[b + 1];
+            if (!seg_sees(g, first, end, p, g->lanes)) continue;
+            float *out[VX_ROWS_16];
+            for (int32_t i = first; i < end; i++) out[i - first] = g->s + (size_t)i * SEG + p;
+            tiles[end - first](g->q + first, a->k_dim, &k, 0, out);
         }
     }
 }
 
-/* ---- weights ----------------------------------------------------------------------------------------------------- */
+/* ---- weights ------------------------------------------------------------------------------------------- */
 
-/* s[lo..hi-1] from scores to weights; 0 elsewhere in the touched groups of 16. */
+/* s[lo..hi-1] from scores to weights; 0 elsewhere in the groups of 16 that it touches. */
 static void seg_weights(float *s, int32_t lo, int32_t hi, float scale, float softcap, float *m, float *l) {
     const int32_t first = lo / 16 * 16, last = (hi - 1) / 16 * 16;
     const vf16 factor = vf_set1(scale), cap = vf_set1(softcap), unseen = vf_set1(-INFINITY);
@@ -208,82 +215,90 @@ static void seg_weights(float *s, int32_t lo, int32_t hi, float scale, float sof
     *l = vf_fold16(sum);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
-/* Continue the chains of rows first..end-1 over positions begin..stop-1, which `v` starts at, for 16 or 32 lanes. */
-static void seg_values(const seg_rows *g, int32_t first, int32_t end, int32_t begin, int32_t stop,
-                       int32_t type, int32_t lanes, const seg_block *v, float *const *o) {
-    pv_fn *const *pv = lanes == 32 ? PV_32[type] : PV_16[type];
-    int32_t from = begin, to = stop; /* seen by every row */
+/* Value dims d..d+lanes-1 of positions begin..stop-1: a page in place, or up to PV_CHUNK, copied. */
+static seg_block seg_value_dims(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
+                                int32_t d, int32_t lanes, int32_t in_place, float *copy) {
+    const size_t plane = PV_CHUNK * 16, page_size = (size_t)a->v_dim * PAGE,
+                 wanted = (size_t)d * (size_t)(stop - begin);
+    const size_t next = (size_t)stop / PAGE + wanted / page_size;
+    seg_block v;
+    if (in_place) {
+        v = seg_in_place(a->v_type, a->v_pages[begin / PAGE], (size_t)d, (size_t)a->v_dim);
+    } else {
+        v = seg_copy(copy, plane);
+        for (int32_t p = begin; p < stop; p += PAGE) {
+            if (!seg_sees(g, 0, g->n, p, PAGE)) continue;
+            for (int32_t i = 0; i < lanes; i += 16) {
+                const char *from = (const char *)a->v_pages[p / PAGE] + (size_t)(d + i) * kv_bytes(a->v_type);
+                seg_plane(a->v_type, from, (size_t)a->v_dim, least(16, lanes - i), PAGE,
+                          copy + (size_t)i / 16 * plane + (size_t)(p - begin) * 16);
+            }
+        }
+    }
+    return seg_ahead(v, a->v_type, lanes, next < EL_SEG_PAGES ? a->v_pages[next] : NULL, wanted % page_size);
+}
+
+/* Continue the chains o of rows first..end-1 over begin..stop-1, held by `v` in elements of `size`. */
+static void seg_continue(const seg_rows *g, int32_t first, int32_t end, int32_t begin, int32_t stop,
+                         tile_fn *const *tiles, const seg_block *v, size_t size, float *const *o) {
+    const float *w[VX_ROWS_16];
+    seg_block at = *v;
+    int32_t from = begin, to = stop; /* what every row sees */
     for (int32_t i = first; i < end; i++) {
         from = most(from, g->lo[i]);
         to = least(to, g->hi[i]);
     }
-    if (from >= to) from = to = stop;
+    if (from >= to) from = to = stop; /* nothing: all of it row by row */
+
     for (int32_t i = first; i < end; i++) {
-        int32_t lo = most(begin, g->lo[i]), hi = least(from, g->hi[i]);
-        if (lo >= hi) continue;
-        seg_block at = {(const char *)v->data + (size_t)(lo - begin) * v->stride * kv_bytes(type), v->stride,
-                        v->plane};
-        pv[1](g->s + (size_t)i * SEG + lo, hi - lo, &at, o + (i - first));
+        const int32_t lo = most(begin, g->lo[i]), n = least(from, g->hi[i]) - lo;
+        w[0] = g->s + (size_t)i * SEG + lo;
+        at.data = v->data + (size_t)(lo - begin) * v->stride * size;
+        if (n > 0) tiles[1](w, n, &at, 1, o + (i - first));
     }
     if (from < to) {
-        seg_block at = {(const char *)v->data + (size_t)(from - begin) * v->stride * kv_bytes(type),
-                        v->stride, v->plane};
-        pv[end - first](g->s + (size_t)first * SEG + from, to - from, &at, o);
+        for (int32_t i = first; i < end; i++) w[i - first] = g->s + (size_t)i * SEG + from;
+        at.data = v->data + (size_t)(from - begin) * v->stride * size;
+        tiles[end - first](w, to - from, &at, 1, o);
     }
-    for (int32_t i = first; i < end && to < stop; i++) {
-        int32_t hi = least(stop, g->hi[i]);
-        if (to >= hi) continue;
-        seg_block at = {(const char *)v->data + (size_t)(to - begin) * v->stride * kv_bytes(type), v->stride,
-                        v->plane};
-        pv[1](g->s + (size_t)i * SEG + to, hi - to, &at, o + (i - first));
+    at.data = v->data + (size_t)(to - begin) * v->stride * size;
+    for (int32_t i = first; i < end; i++) {
+        const int32_t n = least(stop, g->hi[i]) - to;
+        w[0] = g->s + (size_t)i * SEG + to;
+        if (n > 0) tiles[1](w, n, &at, 1, o + (i - first));
     }
 }
 
-/* Value dims d..d+lanes-1 (lanes at most 16, or 32) over positions begin..stop-1, at most PV_CHUNK, from a float copy. */
-static void seg_values_shared(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
-                              int32_t d, int32_t lanes, float *copy) {
-    const seg_block v = {copy, 16, PV_CHUNK * 16};
-    for (int32_t p = begin; p < stop; p += PAGE) {
-        if (!seg_sees(g, 0, g->n, p, PAGE)) continue;
-        const char *page = a->v_pages[p / PAGE];
-        for (int32_t i = 0; i < lanes; i += 16) {
-            seg_plane(a->v_type, page + (size_t)(d + i) * kv_bytes(a->v_type), (size_t)a->v_dim,
-                      least(16, lanes - i), PAGE, copy + (size_t)i / 16 * v.plane + (size_t)(p - begin) * 16);
-        }
-    }
-    for (int32_t b = 0; b < seg_blocks(g->n); b++) {
-        const int32_t first = seg_cut(g->n, b), end = seg_cut(g->n, b + 1);
+/* Value dims d..d+lanes-1 (lanes at most 16, or 32) over positions begin..stop-1. */
+static void seg_some_values(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
+                            int32_t d, int32_t lanes, float *copy) {
+    const int32_t in_place = g->in_place && lanes >= 16, type = in_place ? a->v_type : EL_KV_F32;
+    const seg_block v = seg_value_dims(a, g, begin, stop, d, lanes, in_place, copy);
+    for (int32_t b = 0; b < g->n_blocks; b++) {
+        const int32_t first = g->cut[b], end = g->cut[b + 1];
         float part[VX_ROWS_16][16];
         float *o[VX_ROWS_16];
         for (int32_t i = first; i < end; i++) {
-            o[i - first] = g->o[i] + d;
-            if (lanes >= 16) continue;
-            vf_store(part[i - first], vf_load_some(g->o[i] + d, lanes));
-            o[i - first] = part[i - first];
+            o[i - first] = lanes < 16 ? part[i - first] : g->o[i] + d;
+            if (lanes < 16) vf_store(part[i - first], vf_load_n(g->o[i] + d, lanes));
         }
-        seg_values(g, first, end, begin, stop, EL_KV_F32, lanes > 16 ? 32 : 16, &v, o);
-        for (int32_t i = first; i < end && lanes < 16; i++) {
-            vf_store_some(g->o[i] + d, vf_load(part[i - first]), lanes);
-        }
+        seg_continue(g, first, end, begin, stop, tiles_of(type, most(lanes, 16)), &v, kv_bytes(type), o);
+        for (int32_t i = first; i < end && lanes < 16; i++)
+            vf_store_n(g->o[i] + d, vf_load(part[i - first]), lanes);
     }
 }
 
-/* One page, for at most VX_ROWS_16 rows. */
-static void seg_values_in_place(const el_attn_segment *a, const seg_rows *g, int32_t begin, float *copy) {
-    const char *page = a->v_pages[begin / PAGE];
-    int32_t lanes = g->n <= VX_ROWS_32 ? 32 : 16;
-    for (int32_t d = 0; d < a->v_dim; d += lanes) {
-        if (a->v_dim - d < lanes) lanes = 16;
-        if (a->v_dim - d < 16) {
-            seg_values_shared(a, g, begin, begin + PAGE, d, a->v_dim - d, copy);
-            return;
+static void seg_values(const el_attn_segment *a, const seg_rows *g, float *copy) {
+    const int32_t n = g->in_place ? PAGE : PV_CHUNK;
+    for (int32_t p = 0; p < SEG; p += n) {
+        if (!seg_sees(g, 0, g->n, p, n)) continue;
+        int32_t lanes = g->lanes;
+        for (int32_t d = 0; d < a->v_dim; d += lanes) {
+            if (a->v_dim - d < lanes) lanes = least(16, a->v_dim - d);
+            seg_some_values(a, g, p, p + n, d, lanes, copy);
         }
-        float *o[VX_ROWS_16];
-        for (int32_t i = 0; i < g->n; i++) o[i] = g->o[i] + d;
-        seg_block v = {page + (size_t)d * kv_bytes(a->v_type), (size_t)a->v_dim, 16};
-        seg_values(g, 0, g->n, begin, begin + PAGE, a->v_type, lanes, &v, o);
     }
 }
 
@@ -305,32 +320,22 @@ static void attn_segment(const el_attn_segment *a) {
         g.row[g.n] = r;
         g.n++;
     }
-    if (g.n == 0) return;
-    const int32_t in_place = g.n <= VX_ROWS_16;
-    if (in_place) {
-        seg_scores_in_place(a, &g);
-    } else {
-        seg_scores_shared(a, &g, copy);
+    g.n_blocks = (g.n + VX_ROWS_16 - 1) / VX_ROWS_16;
+    for (int32_t b = 0; b <= g.n_blocks && g.n > 0; b++) g.cut[b] = g.n * b / g.n_blocks;
+    g.in_place = g.n <= IN_PLACE_ROWS;
+    g.lanes = (g.n_blocks == 1 ? g.n : VX_ROWS_16) <= VX_ROWS_32 ? 32 : 16;
+
+    g.first_v = NULL;
+    for (int32_t j = EL_SEG_PAGES - 1; j >= 0; j--) {
+        if (seg_sees(&g, 0, g.n, j * PAGE, PAGE)) g.first_v = a->v_pages[j];
     }
+
+    seg_scores(a, &g, copy);
     for (int32_t i = 0; i < g.n; i++) {
         seg_weights(g.s + (size_t)i * SEG, g.lo[i], g.hi[i], a->scale, a->softcap, &a->m[g.row[i]],
                     &a->l[g.row[i]]);
     }
-    if (in_place) {
-        for (int32_t p = 0; p < SEG; p += PAGE) {
-            if (seg_sees(&g, 0, g.n, p, PAGE)) seg_values_in_place(a, &g, p, copy);
-        }
-        return;
-    }
-    const int32_t width = VX_ROWS_32 == VX_ROWS_16 ? 32 : 16;
-    for (int32_t p = 0; p < SEG; p += PV_CHUNK) {
-        if (!seg_sees(&g, 0, g.n, p, PV_CHUNK)) continue;
-        int32_t lanes = width;
-        for (int32_t d = 0; d < a->v_dim; d += lanes) {
-            if (a->v_dim - d < lanes) lanes = least(16, a->v_dim - d);
-            seg_values_shared(a, &g, p, p + PV_CHUNK, d, lanes, copy);
-        }
-    }
+    seg_values(a, &g, copy);
 }
 
 static void attn_fold(float *M, float *L, float *O, float m, float l, const float *o, int32_t v_dim) {
@@ -352,7 +357,7 @@ static void attn_fold(float *M, float *L, float *O, float m, float l, const floa
     }
 }
 
-/* ---- stores into the cache --------------------------------------------------------------------------------------- */
+/* ---- stores into the cache ----------------------------------------------------------------------------- */
 
 static void k_store_f16(const float *x, int32_t dim, int32_t slot, void *dst) {
     uint16_t *to = (uint16_t *)dst + slot;

@@ -1,5 +1,6 @@
-/* Row operations (kernels.h). The lanes past a row's end are +0 in loads and never stored. Adding +0 to a partial sum
- * that began at +0 leaves it as it is, so sums need a mask only where a lane past the end would not be +0. */
+/* Row operations (kernels.h). The lanes past a row's end are +0 in loads and never stored. Adding +0 to a
+ * partial sum that began at +0 leaves it as it is, so sums need a mask only where a lane past the end would
+ * not be +0. */
 
 static void rms_norm(const float *x, const float *w, const float *b, float eps, int32_t n, float *y) {
     vf16 sum = vf_zero();
@@ -60,7 +61,7 @@ static void softcap(const float *x, float cap, int32_t n, float *y) {
     }
 }
 
-/* ---- activations ------------------------------------------------------------------------------------------------- */
+/* ---- activations --------------------------------------------------------------------------------------- */
 
 EL_INLINE vf16 activate(const int32_t kind, vf16 x) {
     switch (kind) {
@@ -113,7 +114,7 @@ static void glu(int32_t kind, const float *gate, const float *up, int32_t n, flo
     }
 }
 
-/* ---- rotation ---------------------------------------------------------------------------------------------------- */
+/* ---- rotation ------------------------------------------------------------------------------------------ */
 
 static inline void rotate(vf16 *a, vf16 *b, vf16 c, vf16 s) {
     vf16 x = *a, y = *b;

@@ -24,7 +24,7 @@ static int32_t top_k_insert(float value, int32_t id, int32_t k, int32_t *ids, fl
     return have;
 }
 
-/* Once k entries are there, whole blocks are passed over whose largest logit cannot displace the last entry. */
+/* Once k entries are there, whole blocks are passed over whose largest logit cannot displace the last. */
 static void top_k(const float *x, int32_t n, int32_t id0, int32_t k, int32_t *ids, float *vals,
                   int32_t *have) {
     enum { BLOCK = 128 };

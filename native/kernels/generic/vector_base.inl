@@ -25,7 +25,7 @@ EL_INLINE vf16 vf_load_f16_some(const uint16_t *p, int32_t n) {
     return vf_load_f16(h);
 }
 
-/* `largest` of x[0..n-1] with the sign that taking the maximum in ascending order gives: that of the first zero. */
+/* `largest` of x[0..n-1]; if it is a zero, the first one: what a maximum in ascending order gives. */
 static float first_largest(const float *x, int32_t n, float largest) {
     for (int32_t i = 0; i < n && largest == 0.0f; i++) {
         if (x[i] == 0.0f) return x[i];

@@ -1,5 +1,5 @@
-/* Every kernel that is written on the vector vocabulary. A level's .c file includes its vocabulary, then this file, and
- * calls set_vector_kernels from its override function. */
+/* Every kernel that is written on the vector vocabulary. A level's .c file includes its vocabulary, then
+ * this file, and calls set_vector_kernels from its override function. */
 #include "fp.h"
 #include "kernels.h"
 

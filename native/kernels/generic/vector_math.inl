@@ -1,5 +1,5 @@
-/* The functions of fp.h on 16 floats: the same operations in each lane, hence the same bits. A branch of fp.h becomes a
- * selection between both results. */
+/* The functions of fp.h on 16 floats: the same operations in each lane, hence the same bits. A branch of
+ * fp.h becomes a selection between both results. */
 
 static inline vf16 vf_exp(vf16 x) {
     vm16 zero = vf_lt(x, vf_set1(-87.0f));

@@ -4,9 +4,9 @@
  *   vf16   16 floats, here two registers. Lane i of an accumulator is partial sum i of a fold16.
  *   vm16   16 lane masks
  *
- * Pointers may have any alignment. Functions named _n touch n elements (0..16) and nothing beyond; loads fill the other
- * lanes with +0. vf_max and vf_min are `a > b ? a : b` and `a < b ? a : b`, so the second operand when one is a nan.
- */
+ * Pointers may have any alignment. Functions named _n touch n elements (0..16) and nothing beyond; loads
+ * fill the other lanes with +0. vf_max and vf_min are `a > b ? a : b` and `a < b ? a : b`, so the second
+ * operand when one is a nan. */
 #ifndef EL_SIMD_AVX2_H
 #define EL_SIMD_AVX2_H
 
@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Register tiles: rows x 16 lanes (6 x 2 sums, 2 columns and a broadcast fill the 16 registers) or rows x 32 lanes. */
+/* Register tiles: rows x 16 lanes (6 x 2 sums, 2 columns and a broadcast fill the 16 registers) or rows x
+ * 32 lanes. */
 enum { VX_LANES = 8, VX_ROWS_16 = 6, VX_ROWS_32 = 3 };
 #define VX_EACH_16(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define VX_EACH_32(X) X(1) X(2) X(3)
