@@ -5,6 +5,17 @@
 
 enum { MIN_PACK_BYTES = 256 << 10, MAX_PARTIAL_BYTES = 64 << 20 };
 
+/* Under the address sanitizer a forbidden gap follows each array, since all share one reservation. */
+#if defined(__SANITIZE_ADDRESS__)
+void __asan_poison_memory_region(void const volatile *memory, size_t bytes);
+void __asan_unpoison_memory_region(void const volatile *memory, size_t bytes);
+enum { GAP = 192 };
+#else
+enum { GAP = 0 };
+#define __asan_poison_memory_region(memory, bytes)   ((void)(memory), (void)(bytes))
+#define __asan_unpoison_memory_region(memory, bytes) ((void)(memory), (void)(bytes))
+#endif
+
 typedef struct layout {
     char *base; /* NULL: adding up */
     size_t used;
@@ -23,8 +34,9 @@ static void *take(layout *l, size_t count, size_t size) {
         l->overflow = 1;
         return NULL;
     }
-    void *at = l->base ? l->base + l->used : NULL;
-    l->used += bytes;
+    char *at = l->base ? l->base + l->used : NULL;
+    if (at) __asan_poison_memory_region(at + count * size, bytes - count * size + GAP);
+    l->used += bytes + GAP;
     return at;
 }
 
@@ -146,6 +158,7 @@ int32_t el_memory_new(el_engine *e, el_error *err) {
 }
 
 void el_memory_free(el_engine *e) {
+    if (e->memory) __asan_unpoison_memory_region(e->memory, e->memory_bytes);
     el_os_release(e->memory, e->memory_bytes);
     el_os_release(e->caches, e->cache_bytes);
     el_os_release(e->weights, e->weight_bytes);

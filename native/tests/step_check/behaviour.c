@@ -1,0 +1,108 @@
+/* Floating-point environment, pages, failed sequences, edits of the logits. */
+#include "step_check.h"
+
+#include "fpenv.h"
+
+void check_environment(void) {
+    model *m = new_model(SMALL);
+    answer *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+    el_error err = {0};
+    el_config c = config(2, NULL);
+    report(run_all(m, &c, 96, 0, a, &err) == 0, "environment", err.message);
+#if defined(__x86_64__)
+    uint32_t old = _mm_getcsr(), flushing = old | 0x8040 | 0x6000; /* FTZ, DAZ, round toward zero */
+    _mm_setcsr(flushing);
+    int32_t code = run_all(m, &c, 96, 0, b, &err);
+    uint32_t after = _mm_getcsr();
+    _mm_setcsr(old);
+    report(code == 0, "environment", err.message);
+    report((after & ~0x3fu) == (flushing & ~0x3fu), "environment", "MXCSR was not put back");
+    compare(a, b, "with flush to zero on");
+#endif
+    free(a);
+    free(b);
+    free_model(m);
+}
+
+void check_pages(void) {
+    model *m = new_model(SMALL);
+    answer *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+    el_error err = {0};
+    el_config c = config(2, NULL);
+    el_engine *e = el_engine_new(&m->m, &c, &err);
+    if (report(e != NULL, "pages", err.message)) {
+        stream s, t;
+        start_stream(&s, 0, LENGTH, 5);
+        int32_t n = 100, one = 1;
+        report(run_step(e, &s, &n, 1, a, &err) == 0, "pages", err.message);
+        t = s;
+        for (int32_t j = 0; j < 4; j++) {
+            t.pages[j] = 40 + j;
+            for (int32_t k = 0; k < 2; k++) {
+                report(el_copy_page(e, k, s.pages[j], t.pages[j], &err) == 0, "copy", err.message);
+            }
+        }
+        report(run_step(e, &s, &one, 1, a, &err) == 0, "pages", err.message);
+        for (int32_t k = 0; k < 2; k++) {
+            report(el_release_pages(e, k, s.pages, 4, &err) == 0, "release", err.message);
+            report(el_release_pages(e, k, &(int32_t){PAGES}, 1, &err) == EL_E_ARGUMENT, "release",
+                   "page beyond");
+            report(el_copy_page(e, k, 0, -1, &err) == EL_E_ARGUMENT, "copy", "page below");
+        }
+        report(run_step(e, &t, &one, 1, b, &err) == 0, "pages", err.message);
+        report(memcmp(a->logits[100], b->logits[100], sizeof a->logits[100]) == 0, "pages",
+               "copied pages differ");
+    }
+    el_engine_free(e);
+    free(a);
+    free(b);
+    free_model(m);
+}
+
+/* A non-finite embedding fails its own sequence only; edits and log-sum-exp; a vocabulary smaller than top_k. */
+void check_status_and_edits(void) {
+    static const int32_t types[6] = {EL_Q8_0, EL_Q8_0, EL_Q4_1, EL_Q4_1, EL_Q8_0, EL_F32};
+    model *m = new_model(types);
+    float *row = (float *)(void *)malloc(sizeof(float));
+    *row = el_float(0x7f800000u);
+    memcpy((char *)(uintptr_t)m->weights[0].data + (size_t)7 * D * sizeof(float), row, sizeof *row);
+    free(row);
+    el_error err = {0};
+    el_config c = config(2, NULL);
+    el_engine *e = el_engine_new(&m->m, &c, &err);
+    if (report(e != NULL, "edits", err.message)) {
+        int32_t tokens[] = {3, 4, 7, 5, 6}, positions[] = {0, 1, 0, 0, 1}, seq_start[] = {0, 2, 3, 5},
+                rows[] = {1, 2, 4};
+        int32_t pages[] = {0, 1, 2}, strides[] = {1, 1}, status[3], adj_row[] = {0, 0, 0, 2},
+                adj_token[] = {9, 10, 9, 1};
+        float adj_rep[] = {2, 1, 1, 1}, adj_add[] = {1, -el_float(0x7f800000u), 3, 1000}, lse[3];
+        const int32_t *tables[] = {pages, pages};
+        static float logits[3][VOCAB], plain[3][VOCAB], top[3][EL_MAX_TOP_K];
+        static int32_t ids[3][EL_MAX_TOP_K];
+        el_batch b = {sizeof b,  5,    3,      3,       0,    0,    tokens, positions,
+                      seq_start, rows, tables, strides, NULL, NULL, NULL,   NULL};
+        el_output o = {NULL, NULL, NULL, plain[0], status};
+        report(el_step(e, &b, &o, &err) == 0, "status", err.message);
+        report(status[0] == 0 && status[1] == 1 && status[2] == 0, "status", "expected 0 1 0");
+        b.n_adjust = 4;
+        b.top_k = EL_MAX_TOP_K;
+        b.adj_row = adj_row;
+        b.adj_token = adj_token;
+        b.adj_rep = adj_rep;
+        b.adj_add = adj_add;
+        o = (el_output){ids[0], top[0], lse, logits[0], status};
+        report(el_step(e, &b, &o, &err) == 0, "edits", err.message);
+        float l = plain[0][9];
+        l = (l > 0 ? l / 2 : l * 2) + 1;
+        report(logits[0][9] == l + 3, "edits", "two edits of one logit, in order");
+        report(logits[0][10] == -el_float(0x7f800000u), "edits", "banned");
+        logits[0][9] = plain[0][9];
+        logits[0][10] = plain[0][10];
+        report(memcmp(logits[0], plain[0], sizeof plain[0]) == 0, "edits", "others changed");
+        report(ids[2][0] == 1 && top[2][0] == plain[2][1] + 1000, "edits", "raised to the first place");
+        report(lse[2] == top[2][0], "edits", "lse of one dominating logit");
+        report(ids[1][0] == -1, "status", "a failed row has no candidates");
+    }
+    el_engine_free(e);
+    free_model(m);
+}
