@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from queue import Empty
 from types import TracebackType
@@ -120,7 +120,7 @@ class LLM:
         stream: Literal[True],
         on_error: str = "return",
         **sampling: Any,
-    ) -> Iterator[Chunk]: ...
+    ) -> Generator[Chunk, None, None]: ...
     @overload
     def generate(
         self,
@@ -142,10 +142,10 @@ class LLM:
         stream: bool = False,
         on_error: str = "return",
         **sampling: Any,
-    ) -> Completion | list[Completion] | Iterator[Chunk]:
+    ) -> Completion | list[Completion] | Generator[Chunk, None, None]:
         """Continue prompts: text or token ids give a Completion, a list of them a list in order.
 
-        stream=True (one prompt): an iterator of Chunk; the work starts when it is first read, and leaving it early
+        stream=True (one prompt): a generator of Chunk; the work starts when it is first read, and leaving it early
         stops the work within a step. An empty list is a list of no prompts.
         n: answers per prompt. on_error: "return" a run-time failure as Completion.error, or "raise" it.
         All inputs are checked before work starts: RequestError, ContextOverflow, TypeError.
@@ -186,7 +186,7 @@ class LLM:
         stream: Literal[True],
         on_error: str = "return",
         **sampling: Any,
-    ) -> Iterator[Chunk]: ...
+    ) -> Generator[Chunk, None, None]: ...
 
     def chat(
         self,
@@ -199,8 +199,8 @@ class LLM:
         stream: bool = False,
         on_error: str = "return",
         **sampling: Any,
-    ) -> Completion | Iterator[Chunk]:
-        """Answer a conversation: a Completion, or with stream=True an iterator of Chunk; otherwise as `generate`.
+    ) -> Completion | Generator[Chunk, None, None]:
+        """Answer a conversation: a Completion, or with stream=True a generator of Chunk; otherwise as `generate`.
 
         messages: [{"role": "system" | "user" | "assistant", "content": str}, ...]; a str is one user message.
         Text in messages is never read as control tokens. tools: shown to the model by its template; what it calls
@@ -373,7 +373,7 @@ class LLM:
             except Empty:
                 continue
 
-    def _stream(self, request: Request, on_error: str) -> Iterator[Chunk]:
+    def _stream(self, request: Request, on_error: str) -> Generator[Chunk, None, None]:
         """Start with the first `next`, so that an iterator nobody reads costs nothing; cancel when it is left."""
         self._check_alive()
         self._loaded.engine.submit(request)

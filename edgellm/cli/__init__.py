@@ -6,73 +6,89 @@ Tokens and results go to stdout, everything else to stderr. Exit codes: 0 done, 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from edgellm.core import env, log
 from edgellm.core.errors import ConfigError, EdgeLLMError
 from edgellm.core.version import __version__
 
 
 class Command(NamedTuple):
-    """A command's module (in this package) and its line in `edgellm --help`."""
+    """A command's module (in this package), its line in `edgellm --help`, and its usage after the name."""
 
     module: str
     help: str
+    usage: str
 
 
 COMMANDS = {
-    "chat": Command("chat", "talk to a model in the terminal"),
-    "run": Command("run", "answer one prompt (without a prompt on a terminal: chat)"),
-    "bench": Command("bench", "measure prompt and generation speed"),
-    "inspect": Command("inspect", "show what a model file holds"),
-    "doctor": Command("doctor", "show what edgellm found on this machine and chose"),
-    "pull": Command("pull", "download a catalogue model"),
-    "list": Command("list", "list the models on this machine and in the catalogue"),
-    "rm": Command("rm", "delete a downloaded model"),
-    "tokenize": Command("tokenize", "show the tokens of a text"),
+    "chat": Command("chat", "talk to a model in the terminal", "[MODEL] [options]"),
+    "run": Command("run", "answer one prompt (on a terminal without a prompt: chat)", "[MODEL] [PROMPT ...] [options]"),
+    "bench": Command("bench", "measure prompt and generation speed", "[MODEL] [options]"),
+    "inspect": Command("inspect", "show what a model file holds (also: show)", "[MODEL] [options]"),
+    "doctor": Command("doctor", "show what edgellm found on this machine and chose", "[options]"),
+    "pull": Command("pull", "download a model of the catalogue", "[MODEL ...]"),
+    "list": Command("listing", "list the models on this machine and in the catalogue (also: ls)", "[options]"),
+    "rm": Command("rm", "delete a downloaded model", "MODEL ..."),
+    "tokenize": Command("tokenize", "show the tokens of a text", "[MODEL] [TEXT ...] [options]"),
 }
 ALIASES = {"show": "inspect", "ls": "list"}
 
 
-def _top_parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Takes options in full only, so that a new option never changes what an old command line means."""
+
+    def __init__(self, prog: str, usage: str, description: str | None, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to look; exit with 2."""
+        self.exit(2, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+def top_parser() -> Parser:
+    """The parser of `edgellm` itself: its help is the table of commands."""
     lines = "\n".join(f"  {name:<10} {command.help}" for name, command in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="edgellm",
-        usage="edgellm COMMAND [MODEL] [options]",
-        description=f"Run GGUF language models on this machine.\n\ncommands:\n{lines}",
-        epilog="`edgellm COMMAND --help` shows a command's options. Without a model the starter model is used.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "edgellm",
+        "COMMAND [MODEL] [options]",
+        f"Run GGUF language models on this machine.\n\ncommands:\n{lines}",
+        "`edgellm COMMAND --help` shows a command's options. Without a model the starter model is used.",
     )
     parser.add_argument("--version", action="version", version=f"edgellm {__version__}")
-    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     return parser
 
 
-def command_parser(name: str) -> argparse.ArgumentParser:
+def command_parser(name: str) -> Parser:
     """The parser of one command; imports only that command's module."""
-    module = import_module(f"edgellm.cli.{COMMANDS[name].module}")
-    parser = argparse.ArgumentParser(prog=f"edgellm {name}", description=module.__doc__)
+    command = COMMANDS[name]
+    module = import_module(f"edgellm.cli.{command.module}")
+    parser = Parser(f"edgellm {name}", command.usage, module.__doc__)
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run, parser=parser)
+    parser.set_defaults(run=module.run)
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line (sys.argv by default); returns the exit code, whatever happens."""
     args = list(sys.argv[1:] if argv is None else argv)
-    name = ALIASES.get(args[0], args[0]) if args else ""
-    if name not in COMMANDS:
-        parser = _top_parser()
-        if args and not args[0].startswith("-"):
-            parser.error(f"unknown command {args[0]!r}; choose from {', '.join(COMMANDS)}")
-        parser.parse_args(args)
-        parser.print_help()
-        return 0
     try:
-        parsed = command_parser(name).parse_args(args[1:])
-        return int(parsed.run(parsed))
+        code = _run(args)
+        sys.stdout.flush()  # so that a reader who has gone is noticed here, not at exit
+        return code
+    except SystemExit as e:  # argparse
+        return e.code if isinstance(e.code, int) else 0
     except ConfigError as e:
         return _fail(e, 2)
     except EdgeLLMError as e:
@@ -80,8 +96,39 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to say, at exit neither
         return 1
+
+
+def _run(args: list[str]) -> int:
+    if args[:1] == ["help"]:
+        args = [*args[1:], "--help"]
+    name = ALIASES.get(args[0], args[0]) if args else "--help"
+    if name not in COMMANDS:
+        if not name.startswith("-"):
+            top_parser().error(_unknown(name))
+        top_parser().parse_args(args or [name])
+        return 0
+    _prepare_streams()
+    log.show(env.LOG.get() or "warning")
+    parsed = command_parser(name).parse_intermixed_args(args[1:])
+    return int(parsed.run(parsed))
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], n=1, cutoff=0.6)
+    if near:
+        return f"unknown command {name!r}; did you mean {near[0]}?"
+    if ":" in name or name.lower().endswith(".gguf") or os.path.exists(name):
+        return f"unknown command {name!r}; to talk to that model: edgellm chat {name}"
+    return f"unknown command {name!r}; there are {', '.join(COMMANDS)}"
+
+
+def _prepare_streams() -> None:
+    """A character that the terminal's encoding lacks is printed as ?, not a failure in the middle of an answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(error: EdgeLLMError, code: int) -> int:

@@ -1,4 +1,7 @@
-"""Measure speed as llama-bench does: ppN reads a prompt of N tokens, tgN generates N, nplN with N sequences at once."""
+"""Measure speed as llama-bench does: ppN reads a prompt of N tokens, tgN generates N, nplN with N sequences at once.
+
+@dN: with N tokens in the context already. GB/s: bytes of weights times passes over them, by the median time.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,30 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from dataclasses import dataclass
+from queue import SimpleQueue
 
-from edgellm import hub
 from edgellm.cli import options
-from edgellm.cli.progress import Download
 from edgellm.core.config import SamplingParams
-from edgellm.core.errors import ConfigError
+from edgellm.core.errors import CapacityError, ConfigError
+from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import Loaded, OpenOptions, open_model
-from edgellm.engine.request import Done, Request
+from edgellm.engine.request import Done, Event, Request
+
+MAX_NUMBER = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `edgellm bench`."""
     options.add_model(parser)
-    parser.add_argument("-p", "--n-prompt", default="512", metavar="N,..", help="prompt lengths (0: none)")
-    parser.add_argument("-n", "--n-gen", default="128", metavar="N,..", help="generation lengths (0: none)")
-    parser.add_argument("-d", "--n-depth", default="0", metavar="N,..", help="tokens already in the context")
+    parser.add_argument("-p", "--n-prompt", default="512", metavar="N,..", help="prompt lengths; 0: none (512)")
+    parser.add_argument("-n", "--n-gen", default="128", metavar="N,..", help="generation lengths; 0: none (128)")
+    parser.add_argument("-d", "--n-depth", default="0", metavar="N,..", help="tokens already in the context (0)")
     parser.add_argument("-npl", "--parallel", default="", metavar="N,..", help="sequences generating side by side")
-    parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="runs per test; median")
-    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: physical cores)")
-    parser.add_argument("-ub", "-b", "--batch-size", type=int, default=512, metavar="N", help="most tokens a step")
-    parser.add_argument("-ctk", "--cache-type-k", default="f16", metavar="TYPE", help="K cache: f16 or f32")
-    parser.add_argument("-ctv", "--cache-type-v", default="f16", metavar="TYPE", help="V cache: f16 or f32")
-    parser.add_argument("--weights", default="auto", choices=["auto", "mmap", "tiles"], help="layout of the weights")
-    parser.add_argument("--isa", metavar="LEVEL", help="highest instruction set level to use")
+    parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="runs of a test; median (5)")
     parser.add_argument("--json", action="store_true", help="print a JSON list")
+    options.add_compute(parser.add_argument_group("model options"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,111 +45,139 @@ class Case:
     depth: int
     n_seqs: int
 
+    @property
+    def n_ctx(self) -> int:
+        """Context that one sequence needs: a first token is read or generated before the clock starts."""
+        return max(1, self.depth + self.n_prompt) + self.n_gen + 1
+
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    cases = _cases(args)
-    name = options.model_name(args)
-    with Download() as bar:
-        found = hub.resolve(name, offline=args.offline, progress=bar)
-    n_ctx = max(c.depth + c.n_prompt + c.n_gen for c in cases) + 1
-    max_seqs = max(c.n_seqs for c in cases)
+    cases = read_cases(args)
+    found = options.find(args)
     loaded = open_model(
         str(found.path),
         OpenOptions(
-            n_ctx=n_ctx,
+            n_ctx=max(c.n_ctx for c in cases),
             n_threads=args.threads,
             k_type=args.cache_type_k,
             v_type=args.cache_type_v,
             weights=args.weights,
+            backend=args.backend,
             isa=args.isa,
-            max_seqs=max_seqs,
-            n_batch=args.batch_size,
+            max_seqs=max(c.n_seqs for c in cases),
+            n_batch=options.ubatch(args),
         ),
     )
     try:
-        results = [_result(loaded, case, args.repetitions) for case in cases]
+        for case in cases:
+            _check_room(loaded, case)
+        results = [_result(loaded, case, args.repetitions, options.ubatch(args)) for case in cases]
     finally:
         loaded.engine.close()
         loaded.file.close()
     if args.json:
         print(json.dumps(results))
     else:
-        _print_table(name, loaded, results)
+        _print_table(found.name, loaded, results)
     return 0
+
+
+def read_cases(args: argparse.Namespace) -> list[Case]:
+    """The tests that the options ask for, in llama-bench's order. Raises ConfigError."""
+    cases = []
+    prompts, gens = _numbers(args.n_prompt, "-p"), _numbers(args.n_gen, "-n")
+    for depth in _numbers(args.n_depth, "-d") or [0]:
+        at = f"@d{depth}" if depth else ""
+        cases += [Case(f"pp{p}{at}", p, 0, depth, 1) for p in prompts if p]
+        cases += [Case(f"tg{n}{at}", 0, n, depth, 1) for n in gens if n]
+        n_gen = max(gens, default=0) or 128
+        cases += [Case(f"npl{s}{at}", 0, n_gen, depth, s) for s in _numbers(args.parallel, "-npl") if s]
+    if not cases:
+        raise ConfigError("nothing to measure: give -p, -n or -npl a number above 0")
+    if not 1 <= args.repetitions <= 1000:
+        raise ConfigError(f"-r must be from 1 to 1000, found {args.repetitions}")
+    return cases
 
 
 def _numbers(text: str, option: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ConfigError(f"{option} takes numbers separated by commas, found {text!r}") from None
-    if any(not 0 <= n <= 1 << 20 for n in numbers):
-        raise ConfigError(f"{option} takes numbers from 0 to {1 << 20}, found {text!r}")
+        raise ConfigError(f"{option} takes numbers separated by commas, found {text!r:.80}") from None
+    if any(not 0 <= n <= MAX_NUMBER for n in numbers):
+        raise ConfigError(f"{option} takes numbers from 0 to {MAX_NUMBER}, found {text!r:.80}")
     return numbers
 
 
-def _cases(args: argparse.Namespace) -> list[Case]:
-    cases = []
-    for depth in _numbers(args.n_depth, "-d") or [0]:
-        at = f"@d{depth}" if depth else ""
-        cases += [Case(f"pp{p}{at}", p, 0, depth, 1) for p in _numbers(args.n_prompt, "-p") if p]
-        cases += [Case(f"tg{n}{at}", 0, n, depth, 1) for n in _numbers(args.n_gen, "-n") if n]
-        n_gen = max(_numbers(args.n_gen, "-n") or [0]) or 128
-        cases += [Case(f"npl{s}{at}", 0, n_gen, depth, s) for s in _numbers(args.parallel, "-npl") if s]
-    if not cases:
-        raise ConfigError("nothing to measure: give -p, -n or -npl a number above 0")
-    if args.repetitions < 1:
-        raise ConfigError(f"-r must be at least 1, found {args.repetitions}")
-    return cases
+def _check_room(loaded: Loaded, case: Case) -> None:
+    """CapacityError where sequences would push each other out of the cache: that is not what is to be measured."""
+    need = case.n_seqs * -(-case.n_ctx // PAGE_TOKENS)
+    spec = loaded.engine.spec
+    for cls, n in zip(spec.classes, spec.n_pages, strict=True):
+        if cls.kind in ("full", "latent") and n < need:
+            raise CapacityError(f"{case.name}: memory holds {n} pages of KV cache, {need} are needed; ask for less")
 
 
-def _seconds(loaded: Loaded, case: Case) -> float:
-    """Time of the measured part of one run: the prompt after `depth`, or the tokens after the first."""
-    greedy = SamplingParams(temperature=0.0, max_tokens=max(1, case.n_gen + 1)).resolved({})
+def _seconds(loaded: Loaded, case: Case) -> tuple[float, int]:
+    """(time, tokens) of the measured part of one run: the prompt after `depth`, or what is generated once every
+    sequence has its first token."""
+    params = SamplingParams(temperature=0.0, max_tokens=max(1, case.n_gen + 1)).resolved({})
     length = max(1, case.depth + case.n_prompt)
     step = 7919  # a prime: consecutive tokens differ and stay inside any vocabulary
     prompts = [[(s + i * step) % loaded.plan.n_vocab for i in range(length)] for s in range(case.n_seqs)]
-    requests = [Request(prompt, greedy, seed=0) for prompt in prompts]
+    events: SimpleQueue[Event] = SimpleQueue()  # one for all: the order of arrival counts
+    requests = [Request(prompt, params, seed=0, stream=case.n_seqs > 1, events=events) for prompt in prompts]
     for request in requests:
         loaded.engine.submit(request)
-    for request in requests:
-        event = request.events.get()
-        if isinstance(event, Done) and event.error is not None:
-            raise event.error
+    ended = arrived = at_start = 0
+    begin = end = 0.0
+    while ended < case.n_seqs:
+        event = events.get()
+        if isinstance(event, Done):
+            ended += 1
+            if event.error is not None:
+                raise event.error
+            continue
+        arrived, end = arrived + 1, time.perf_counter()
+        if not begin and all(r.first_token for r in requests):
+            begin, at_start = end, arrived
+    if case.n_seqs > 1:
+        return end - begin, arrived - at_start
+    (only,) = requests
     if case.n_gen:
-        return max(r.finished for r in requests) - max(r.first_token for r in requests)
-    return requests[0].first_token - requests[0].started
+        return only.finished - only.first_token, case.n_gen
+    return only.first_token - only.started, case.n_prompt
 
 
-def _result(loaded: Loaded, case: Case, repetitions: int) -> dict[str, object]:
+def _result(loaded: Loaded, case: Case, repetitions: int, n_batch: int) -> dict[str, object]:
     base = Case("", 0, 0, case.depth, 1)
     _seconds(loaded, Case("", min(case.n_prompt, 64), min(case.n_gen, 8), 0, case.n_seqs))  # warm up
     rates = []
     for _ in range(repetitions):
-        seconds = _seconds(loaded, case)
+        seconds, tokens = _seconds(loaded, case)
         if case.n_prompt and case.depth:
-            seconds -= _seconds(loaded, base)
-        rates.append(case.n_seqs * (case.n_gen or case.n_prompt) / seconds)
+            seconds -= _seconds(loaded, base)[0]
+        rates.append(tokens / max(seconds, 1e-9))
     rate = statistics.median(rates)
-    steps = rate / case.n_seqs if case.n_gen else rate / case.n_prompt
+    passes = rate / case.n_seqs if case.n_gen else rate / case.n_prompt * -(-case.n_prompt // n_batch)
     return {
         "test": case.name,
         "tokens_per_second": round(rate, 3),
         "stddev": round(statistics.stdev(rates), 3) if len(rates) > 1 else 0.0,
-        "gb_per_second": round(steps * loaded.backend.weight_bytes / 1e9, 3),
+        "gb_per_second": round(passes * loaded.backend.weight_bytes / 1e9, 3),
         "n_threads": loaded.backend.n_threads,
         "isa": loaded.backend.isa,
     }
 
 
 def _print_table(name: str, loaded: Loaded, results: list[dict[str, object]]) -> None:
-    size = loaded.backend.weight_bytes / 2**20
+    size = loaded.model.weight_bytes / 2**20
     print("| model | size | params | backend | threads | test | t/s | GB/s |")
     print("|---|---:|---:|---|---:|---:|---:|---:|")
     for r in results:
         print(
-            f"| {name} | {size:.1f} MiB | {loaded.model.n_params / 1e6:.2f} M | {r['isa']} | {r['n_threads']} "
+            f"| {name} | {size:.2f} MiB | {loaded.model.n_params / 1e6:.2f} M | {r['isa']} | {r['n_threads']} "
             f"| {r['test']} | {r['tokens_per_second']:.2f} ± {r['stddev']:.2f} | {r['gb_per_second']:.2f} |"
         )
     sys.stdout.flush()

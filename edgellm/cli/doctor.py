@@ -8,12 +8,14 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from edgellm import _native
 from edgellm.core import env
 from edgellm.core.version import NUMERICS_VERSION, __version__
+from edgellm.engine.loader import largest_tiled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,20 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; 1 when the native library cannot be used."""
+    """Run the command; 1 when the native library, or the level asked for, cannot be used."""
     report = collect(measure=not args.no_measure)
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         _print(report)
-    return 0 if report["native"] else 1
+    return 0 if report["native"] and report["isa"] is not None else 1
 
 
-def collect(*, measure: bool) -> dict[str, object]:
-    """Everything doctor knows, as plain data. Rates: bytes/s and int8 multiply-adds/s."""
+def collect(*, measure: bool) -> dict[str, Any]:
+    """Everything doctor knows, as plain data. Rates: bytes/s and int8 multiply-adds/s; sizes in bytes.
+
+    isa is None when the level that EDGELLM_ISA names cannot be used here.
+    """
     memory = psutil.virtual_memory()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
-    report: dict[str, object] = {
+    native = _native.available()
+    report: dict[str, Any] = {
         "version": __version__,
         "numerics_version": NUMERICS_VERSION,
         "python": platform.python_version(),
@@ -44,24 +49,33 @@ def collect(*, measure: bool) -> dict[str, object]:
         "cpu": _cpu_name(),
         "logical_cpus": psutil.cpu_count(logical=True),
         "physical_cores": psutil.cpu_count(logical=False),
-        "affinity_cpus": affinity,
+        "affinity_cpus": _affinity(),
         "memory_total": memory.total,
         "memory_available": memory.available,
-        "native": _native.available(),
-        "native_why_not": "" if _native.available() else _native.why_not(),
+        "largest_model_tiles": largest_tiled(memory.available),
+        "native": native,
+        "native_library": str(_native.library_path()),
+        "native_why_not": _native.why_not(),
+        "isa": None,
         "settings": {v.name: v.text() for v in env.VARIABLES if v.text() is not None and not v.secret},
     }
-    if _native.available():
+    if native:
         levels = _native.isa_levels()
-        best = [name for name, usable, _ in levels if usable][-1]
+        usable = [name for name, can_run, _ in levels if can_run]
+        asked = env.ISA.get()
         report["isa_levels"] = [{"name": n, "usable": u, "why_not": w} for n, u, w in levels]
-        report["isa"] = env.ISA.get() or best
-        report["n_threads"] = _native.default_threads()
+        report["isa"] = usable[-1] if asked is None else asked if asked in usable else None
+        report["default_threads"] = _native.default_threads()
+        report["n_threads"] = n = env.THREADS.get() or report["default_threads"]
         if measure:
-            n = _native.default_threads()
             report["bandwidth"] = _native.probe_bandwidth(n)
             report["int8_rate"] = _native.probe_int8(n)
     return report
+
+
+def _affinity() -> int | None:
+    """Processors this process may run on, None where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _cpu_name() -> str:
@@ -73,37 +87,40 @@ def _cpu_name() -> str:
     return platform.processor() or "unknown"
 
 
-def _print(r: dict[str, object]) -> None:
+def _print(r: dict[str, Any]) -> None:
     def line(name: str, value: object) -> None:
-        sys.stdout.write(f"{name:<12} {value}\n")
+        sys.stdout.write(f"{name:<10} {value}\n")
 
     line("edgellm", f"{r['version']} (numerics {r['numerics_version']}), Python {r['python']}")
     line("system", r["system"])
     line("cpu", r["cpu"])
+    line(
+        "memory",
+        f"{r['memory_available'] / 2**30:.1f} of {r['memory_total'] / 2**30:.1f} GiB available: models up to "
+        f"{r['largest_model_tiles'] / 1e9:.1f} GB are repacked for speed, larger ones run from the file",
+    )
     if not r["native"]:
         line("native", f"not usable: {r['native_why_not']}")
-        return
-    line("level", f"{r['isa']}" + (" (capped by EDGELLM_ISA)" if env.ISA.get() else ""))
-    levels = r["isa_levels"]
-    for level in levels if isinstance(levels, list) else []:
-        if not level["usable"]:
-            line("", f"not {level['name']}: {level['why_not']}")
-    line(
-        "threads",
-        f"{r['n_threads']}: {r['physical_cores']} physical cores, {r['logical_cpus']} logical, "
-        f"{r['affinity_cpus']} allowed to this process",
-    )
-    line("memory", f"{_gib(r['memory_available'])} of {_gib(r['memory_total'])} available")
-    if "bandwidth" in r:
-        line("bandwidth", f"{_giga(r['bandwidth']):.1f} GB/s read, {_giga(r['int8_rate']):.0f} G int8 multiply-adds/s")
-    settings = r["settings"]
-    for name, value in settings.items() if isinstance(settings, dict) else []:
+    else:
+        _print_native(r, line)
+    for name, value in r["settings"].items():
         line("setting", f"{name}={value}")
 
 
-def _gib(n: object) -> str:
-    return f"{float(str(n)) / 2**30:.1f} GiB"
-
-
-def _giga(n: object) -> float:
-    return float(str(n)) / 1e9
+def _print_native(r: dict[str, Any], line: Any) -> None:
+    asked = r["settings"].get(env.ISA.name)
+    if r["isa"] is None:
+        line("level", f"none: {env.ISA.name} asks for {asked}, which this machine or library does not have")
+    else:
+        line("level", f"{r['isa']} ({f'set by {env.ISA.name}' if asked else 'the best of this machine'})")
+    for level in r["isa_levels"]:
+        if not level["usable"]:
+            line("", f"not {level['name']}: {level['why_not']}")
+    why = "one a performance core, within affinity mask and CPU quota"
+    if env.THREADS.name in r["settings"]:
+        why = f"set by {env.THREADS.name}; {r['default_threads']} by default, {why}"
+    allowed = "" if r["affinity_cpus"] is None else f", {r['affinity_cpus']} in the affinity mask"
+    line("threads", f"{r['n_threads']}: {why}")
+    line("", f"({r['physical_cores']} physical cores, {r['logical_cpus']} logical processors{allowed})")
+    if "bandwidth" in r:
+        line("speed", f"{r['bandwidth'] / 1e9:.1f} GB/s read, {r['int8_rate'] / 1e9:.0f} G int8 multiply-adds/s")

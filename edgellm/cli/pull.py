@@ -1,11 +1,11 @@
-"""Download a catalogue model, verified and complete, into the model cache."""
+"""Download models of the catalogue, verified and complete, into the model cache; prints the path of each."""
 
 from __future__ import annotations
 
 import argparse
 
 from edgellm import hub
-from edgellm.cli.progress import Download
+from edgellm.cli.progress import Bars
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,9 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the path of each model."""
+    """Run the command."""
     for name in args.models or [hub.default_model()]:
-        with Download() as bar:
-            found = hub.pull(name, progress=bar)
+        with Bars() as bars:
+            found = hub.pull(name, progress=bars.download)
         print(found.path)
     return 0

@@ -1,4 +1,4 @@
-"""Delete a downloaded model from the model cache."""
+"""Delete downloaded models from the model cache."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     for name in args.models:
-        hub.remove(name)
-        print(f"removed {name}", file=sys.stderr)
+        freed = hub.remove(name)
+        print(f"removed {name} ({freed / 1e6:.1f} MB)", file=sys.stderr)
     return 0

@@ -195,7 +195,12 @@ def _weights_mode(wanted: str, file: GGUFFile) -> str:
     if wanted != "auto":
         return wanted
     size = sum(t.n_bytes for t in file.tensors.values())
-    return "tiles" if psutil.virtual_memory().available > 1.25 * size + 2**28 else "mmap"
+    return "tiles" if size < largest_tiled(psutil.virtual_memory().available) else "mmap"
+
+
+def largest_tiled(available: int) -> int:
+    """Bytes of weights that weights="auto" repacks where this much memory is available; larger models stay mapped."""
+    return max(0, int((available - 2**28) / 1.25))
 
 
 def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tuple[int, ...], int]:

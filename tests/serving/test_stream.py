@@ -33,7 +33,7 @@ def settled(llm: LLM) -> int:
 
 def test_a_stream_that_nobody_reads_costs_nothing(llm: LLM) -> None:
     streams = [llm.generate([1, 2, 3], stream=True) for _ in range(50)]
-    streams[0].close()  # type: ignore[attr-defined]
+    streams[0].close()
     del streams
     gc.collect()
     assert settled(llm) == 0
@@ -47,7 +47,7 @@ def test_leaving_a_stream_stops_the_work_within_a_step(open_llm: OpenLLM, how: s
     for _ in range(5):
         next(stream)
     if how == "close":
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
     elif how == "break":
         for _ in stream:
             break
@@ -64,7 +64,7 @@ def test_leaving_one_stream_leaves_the_others_alone(open_llm: OpenLLM) -> None:
     left = llm.generate("left", stream=True, temperature=0)
     text = str(next(kept))
     next(left)
-    left.close()  # type: ignore[attr-defined]
+    left.close()
     assert text + "".join(map(str, kept)) == "abcdefghijklmnop"
 
 

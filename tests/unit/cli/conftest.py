@@ -1,0 +1,203 @@
+"""The command line in this process (`cli`) and as a program on a pipe or a terminal (`program`, `terminal`)."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import select as system_select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from serving.tiny import install, write_tiny
+
+from edgellm.backends.fake import FakeBackend
+from edgellm.cli import main
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+# The program, with a scripted model behind it: says(n) is what the n-th answer says.
+PROGRAM = """
+import sys
+from edgellm.backends import select
+from edgellm.backends.fake import FakeBackend
+from edgellm.cli import main
+from serving.tiny import saying
+select.BACKENDS["native"] = lambda: FakeBackend(saying(*{answers!r}), step_seconds={pace!r})
+sys.exit(main())
+"""
+
+
+class Result(NamedTuple):
+    """Exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _clean_log() -> Iterator[None]:
+    root = logging.getLogger("edgellm")
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clean_environment.setenv("EDGELLM_CACHE", str(tmp_path / "cache"))
+    clean_environment.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the tiny chat model."""
+    return str(write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the tiny model without a chat template."""
+    return str(write_tiny(tmp_path_factory.mktemp("base") / "base.gguf", template=None))
+
+
+class Terminal(io.StringIO):
+    """Text that claims to come from a keyboard."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+CLI = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CLI:
+    """cli("run", "m.gguf", stdin="text", fake=FakeBackend(...)) -> Result; stdin=None: a terminal nobody types at."""
+
+    def call(*argv: str, stdin: str | bytes | None = "", fake: FakeBackend | None = None) -> Result:
+        install(monkeypatch, fake or FakeBackend())
+        source: Any = Terminal() if stdin is None else io.StringIO(stdin) if isinstance(stdin, str) else None
+        if isinstance(stdin, bytes):
+            source = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", source)
+        capsys.readouterr()
+        code = main(list(argv))
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), **more}
+
+
+def command(*argv: str, answers: tuple[str, ...] = ("Hello.",), pace: float = 0.0) -> list[str]:
+    """The program's command line, with a model that gives these answers, `pace` seconds a token."""
+    return [sys.executable, "-c", PROGRAM.format(answers=answers, pace=pace), *argv]
+
+
+@pytest.fixture
+def program() -> CLI:
+    """program("run", "m.gguf", stdin="text", answers=("Hello.",)) -> Result of the program on pipes."""
+
+    def call(*argv: str, stdin: str = "", **options: Any) -> Result:
+        done = subprocess.run(
+            command(*argv, **options), input=stdin, capture_output=True, text=True, env=environment(), timeout=60
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+class Screen:
+    """A program on a pseudo-terminal: type, wait for what it shows, interrupt."""
+
+    def __init__(self, argv: list[str], term: str) -> None:
+        import pty
+
+        self._master, slave = pty.openpty()
+        self._process = subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(TERM=term, COLUMNS="100"),
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+        self.shown = ""
+        self._at = 0
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait_for(self, text: str, timeout: float = 20.0) -> str:
+        """Reads until `text` appears after what was waited for before; returns what came before it."""
+        deadline = time.monotonic() + timeout
+        while (i := self.shown.find(text, self._at)) < 0:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} did not appear; the screen after the last match: {self.shown[self._at :]!r}"
+            if system_select.select([self._master], [], [], min(left, 0.5))[0]:
+                self._read()
+        before, self._at = self.shown[self._at : i], i + len(text)
+        return before
+
+    def end(self, timeout: float = 20.0) -> int:
+        """The exit code, when the program has ended."""
+        deadline = time.monotonic() + timeout
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"the program goes on: {self.shown[-500:]!r}"
+            if system_select.select([self._master], [], [], 0.05)[0]:
+                self._read()
+        return self._process.returncode
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # the program's side is closed
+            data = b""
+        if b"\x1b[6n" in data:  # "where is the cursor?": a terminal answers
+            os.write(self._master, b"\x1b[1;1R")
+        text = data.decode("utf-8", "replace")
+        self.shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", text)
+        if not data:
+            time.sleep(0.02)
+
+
+def _take_terminal() -> None:
+    """Makes standard input the controlling terminal, so that Ctrl-C on it is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Screen]]:
+    """terminal("chat", "m.gguf", answers=..., pace=...) -> Screen."""
+    if sys.platform == "win32":
+        pytest.skip("pseudo-terminals need a POSIX system")
+    screens: list[Screen] = []
+
+    def start(*argv: str, term: str = "xterm", **options: Any) -> Screen:
+        screens.append(Screen(command(*argv, **options), term))
+        return screens[-1]
+
+    yield start
+    for screen in screens:
+        screen.close()

@@ -1,0 +1,93 @@
+"""`edgellm doctor`: what it reports, with and without a native library."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from unit.cli.conftest import CLI
+
+from edgellm import _native
+from edgellm.cli import doctor
+from edgellm.core.version import NUMERICS_VERSION, __version__
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A native library with two levels of three, eight threads, and known rates."""
+    levels = [("scalar", True, ""), ("avx2", True, ""), ("avx512_vnni", False, "no AVX-512 here")]
+    fakes: dict[str, Any] = {
+        "available": lambda: True,
+        "why_not": lambda: "",
+        "isa_levels": lambda: levels,
+        "default_threads": lambda: 8,
+        "probe_bandwidth": lambda n: 1e9 * n,
+        "probe_int8": lambda n: 2e9 * n,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(_native, name, fake)
+    return monkeypatch
+
+
+def test_for_people(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    assert f"{__version__} (numerics {NUMERICS_VERSION})" in out
+    assert "level      avx2 (the best of this machine)" in out
+    assert "not avx512_vnni: no AVX-512 here" in out
+    assert "threads    8: one a performance core" in out
+    assert "8.0 GB/s read, 16 G int8 multiply-adds/s" in out
+    assert "are repacked for speed" in out
+
+
+def test_for_machines(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    code, out, _ = cli("doctor", "--json", "--no-measure")
+    r = json.loads(out)
+    assert (code, r["isa"], r["n_threads"], r["native"]) == (0, "avx2", 8, True)
+    assert [level["name"] for level in r["isa_levels"]] == ["scalar", "avx2", "avx512_vnni"]
+    assert "bandwidth" not in r
+    assert 0 < r["largest_model_tiles"] < r["memory_available"] <= r["memory_total"]
+
+
+def test_settings_are_shown_and_obeyed_but_secrets_are_not(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("EDGELLM_THREADS", "3")
+    machine.setenv("EDGELLM_ISA", "scalar")
+    machine.setenv("HF_TOKEN", "very-secret")
+    code, out, _ = cli("doctor")
+    assert code == 0
+    assert "threads    3: set by EDGELLM_THREADS; 8 by default" in out
+    assert "level      scalar (set by EDGELLM_ISA)" in out
+    assert "3.0 GB/s" in out
+    assert "setting    EDGELLM_THREADS=3" in out
+    assert "very-secret" not in out
+
+
+def test_a_level_that_is_not_there(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("EDGELLM_ISA", "avx512_vnni")
+    code, out, _ = cli("doctor", "--no-measure")
+    assert code == 1
+    assert "none: EDGELLM_ISA asks for avx512_vnni" in out
+    machine.setenv("EDGELLM_ISA", "mmx")
+    code, out, err = cli("doctor", "--no-measure")
+    assert code == 2
+    assert "EDGELLM_ISA is set to 'mmx'" in err
+
+
+def test_without_a_native_library(cli: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("EDGELLM_LIBRARY", str(tmp_path / "nothing.so"))
+    code, out, _ = cli("doctor")
+    assert code == 1
+    assert f"not usable: there is no native library at {tmp_path / 'nothing.so'}" in out
+    r = json.loads(cli("doctor", "--json").out)
+    assert (r["native"], r["isa"]) == (False, None)
+
+
+def test_the_real_one(cli: CLI) -> None:
+    if not _native.available():
+        pytest.skip(_native.why_not())
+    r = doctor.collect(measure=True)
+    assert r["isa"] in [level["name"] for level in r["isa_levels"] if level["usable"]]
+    assert 1 <= r["n_threads"] <= r["logical_cpus"]
+    assert 1e8 < r["bandwidth"] < 1e13
+    assert 1e8 < r["int8_rate"] < 1e15

@@ -1,0 +1,149 @@
+"""`edgellm` itself: help, version, unknown commands, exit codes, start-up time, a reader that leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from unit.cli.conftest import CLI, command, environment
+
+from edgellm.cli import ALIASES, COMMANDS, command_parser, top_parser
+from edgellm.core.version import __version__
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command(cli: CLI, argv: list[str]) -> None:
+    code, out, err = cli(*argv)
+    assert (code, err) == (0, "")
+    for name, entry in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.help)}$", out, re.MULTILINE)
+
+
+def test_version(cli: CLI) -> None:
+    assert cli("--version") == (0, f"edgellm {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *ALIASES])
+def test_every_command_has_help(cli: CLI, name: str) -> None:
+    for argv in ([name, "--help"], [name, "-h"], ["help", name]):
+        code, out, err = cli(*argv)
+        assert (code, err) == (0, "")
+        assert out.startswith(f"usage: edgellm {ALIASES.get(name, name)} ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["chta"], "unknown command 'chta'; did you mean chat?"),
+        (["inspct"], "did you mean inspect?"),
+        (["frobnicate"], "unknown command 'frobnicate'; there are chat, run, bench"),
+        (["model.gguf"], "to talk to that model: edgellm chat model.gguf"),
+        (["smollm2:135m"], "to talk to that model: edgellm chat smollm2:135m"),
+        (["help", "nothing"], "unknown command 'nothing'"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["run", "--frobnicate", "m"], "unrecognized arguments: --frobnicate"),
+        (["run", "--see", "3"], "unrecognized arguments: --see"),
+        (["run", "--seed"], "argument -s/--seed: expected one argument"),
+        (["run", "--seed", "x"], "invalid int value"),
+        (["chat", "-ctk", "q8_0"], "invalid choice: 'q8_0'"),
+        (["rm"], "MODEL"),
+        (["chat", "a", "b"], "unrecognized arguments: b"),
+        (["chat", "a", "-m", "b"], "give the model once"),
+        (["run", "m", "x", "--temp", "-1"], "temperature must be a number from 0"),
+        (["run", "m", "x", "--top-p", "2"], "top_p must be a number from 0 to 1"),
+        (["run", "m", "x", "-n", "-2"], "max_tokens must be an integer from 0"),
+        (["run", "m", "x", "--stop", ""], "stop must hold strings"),
+        (["run", "m", "x", "--raw", "-sys", "y"], "--raw uses no chat template"),
+        (["bench", "-p", "x"], "-p takes numbers separated by commas, found 'x'"),
+        (["bench", "-p", "-5"], "-p"),
+        (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (["bench", "-r", "0"], "-r must be from 1"),
+        (["inspect", "-c", "-1"], "-c must be from 0"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_and_where_to_look(cli: CLI, argv: list[str], words: str) -> None:
+    code, out, err = cli(*argv)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("edgellm")
+    assert "Traceback" not in err
+
+
+def test_a_wrong_environment_is_wrong_usage(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGELLM_LOG", "loud")
+    code, out, err = cli("list")
+    assert (code, out) == (2, "")
+    assert "EDGELLM_LOG is set to 'loud', expected one of debug" in err
+
+
+def test_failures_exit_1(cli: CLI) -> None:
+    code, out, err = cli("run", "nowhere:1b", "x")
+    assert (code, out) == (1, "")
+    assert err.startswith("edgellm: no model is called 'nowhere:1b'.")
+
+
+def test_options_are_never_abbreviated() -> None:
+    for name in COMMANDS:
+        assert command_parser(name).allow_abbrev is False
+    assert top_parser().allow_abbrev is False
+
+
+def test_help_starts_quickly_and_without_heavy_libraries() -> None:
+    code = (
+        "import sys, time; t = time.process_time(); from edgellm.cli import main; main(['--help']); "
+        "print(time.process_time() - t, sorted({'numpy', 'rich', 'prompt_toolkit', 'tokenizers', 'jinja2', 'cffi', "
+        "'psutil'} & set(sys.modules)), file=sys.stderr)"
+    )
+    best = 9.0
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        seconds, _, heavy = done.stderr.strip().partition(" ")
+        assert heavy == "[]"
+        best = min(best, float(seconds))
+    assert best < 0.3
+
+
+def test_python_m_edgellm() -> None:
+    done = subprocess.run([sys.executable, "-m", "edgellm", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"edgellm {__version__}\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
+@pytest.mark.parametrize("argv", [("run", "{tiny}", "Hi", "--temp", "0"), ("inspect", "{tiny}", "--json")])
+def test_a_reader_that_leaves_ends_the_program_quietly(tiny: str, argv: tuple[str, ...]) -> None:
+    words = [a.format(tiny=tiny) for a in argv]
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command(*words, answers=("word " * 40,), pace=0.005), stdout=write, stderr=subprocess.PIPE, text=True,
+        env=environment(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(write)
+    if argv[0] == "run":
+        os.read(read, 1)
+    os.close(read)
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (1, "")
+    assert time.monotonic() - begin < 20
+
+
+def test_log_lines_go_to_stderr(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGELLM_LOG", "info")
+    code, _, err = cli("run", tiny, "Hi", "-n", "1")
+    assert code == 0
+    assert re.search(r"^edgellm\.engine\.loader: .*tiny\.gguf: llama, ", err, re.MULTILINE)
+    monkeypatch.delenv("EDGELLM_LOG")
+    assert cli("run", tiny, "Hi", "-n", "1").err == ""
+
+
+def test_a_warning_is_shown(cli: CLI, tiny: str) -> None:
+    assert "trained for 256" in cli("run", tiny, "Hi", "-n", "1", "-c", "512").err
+
+
+def test_the_repository_has_no_other_entry(repository: Path) -> None:
+    assert 'edgellm = "edgellm.cli:main"' in (repository / "pyproject.toml").read_text()
