@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { CHUNKS_PER_THREAD = 8, MAX_GATED_PANELS = 4 };
+enum { CHUNKS_PER_THREAD = 8, MAX_GATED_PANELS = 4, MIN_COLUMNS = 64, CACHE_BYTES = 384 << 10 };
 
 /* How a chunk's size is chosen, in nanoseconds; a panel is estimated by its bytes and its products. */
 static const float MIN_CHUNK_NS = 3000.0f, MAX_CHUNK_NS = 25000.0f, BYTES_PER_NS = 12.0f,
@@ -86,6 +86,19 @@ static int32_t packable(const el_engine *e, const el_cop *c, int32_t *on_the_fly
     return n < EL_CHUNK_PANELS ? (int32_t)n : EL_CHUNK_PANELS;
 }
 
+/* Columns of one kernel call: activations that stay in the cache from panel to panel. */
+static int32_t cached_columns(const el_engine *e, const el_cop *c) {
+    size_t bytes = c->act_bytes ? c->act_bytes : (size_t)e->plan.mats[c->op.w[0]].n_cols * sizeof(float);
+    size_t n = CACHE_BYTES / bytes / 16 * 16;
+    return n < MIN_COLUMNS ? MIN_COLUMNS : n > EL_MAX_COLUMNS ? EL_MAX_COLUMNS : (int32_t)n;
+}
+
+/* ... and results that a gated op can keep aside. */
+static int32_t columns_at_once(const el_engine *e, const el_cop *c, int32_t panels) {
+    int32_t n = cached_columns(e, c);
+    return is_gated(c) ? el_min(n, EL_TILE_FLOATS / (panels * EL_TILE_ROWS)) : n;
+}
+
 static int32_t begin_op(el_engine *e, el_cop *c, int32_t first) {
     int32_t n = e->n_rows[c->axis], repeats = 1;
     c->cut = (el_cut){.first = first};
@@ -98,8 +111,12 @@ static int32_t begin_op(el_engine *e, el_cop *c, int32_t first) {
     float bytes, products;
     panel_size(e, c, &bytes, &products);
     int32_t on_the_fly, fits = packable(e, c, &on_the_fly);
-    int32_t columns = is_expert(c) || on_the_fly ? n : el_min(n, EL_MAX_COLUMNS);
-    int32_t column_groups = el_ceil_div(n, columns);
+    int32_t columns = n, column_groups = 1;
+    if (!is_expert(c) && !on_the_fly) { /* a panel packed on the fly meets all its columns at once */
+        column_groups = el_ceil_div(n, cached_columns(e, c));
+        columns = el_min(n, el_ceil_div(el_ceil_div(n, column_groups), 16) * 16);
+        column_groups = el_ceil_div(n, columns);
+    }
     float ns = bytes / BYTES_PER_NS;
     float compute = products * (float)columns / PRODUCTS_PER_NS;
     ns = ns > compute ? ns : compute;
@@ -230,27 +247,22 @@ static void run_gated(const el_engine *e, const el_cop *c, const band *gate, con
     }
 }
 
-/* Columns of one kernel call: no more than EL_MAX_COLUMNS, and what a gated op can keep aside. */
-static int32_t columns_at_once(const el_cop *c, int32_t panels) {
-    if (!is_gated(c)) return EL_MAX_COLUMNS;
-    return el_min(EL_MAX_COLUMNS, EL_TILE_FLOATS / (panels * EL_TILE_ROWS));
-}
-
 /* Panels first .. first+n-1 of the parts of a LINEAR, as one range; each part on its own. */
 static void linear_chunk(el_engine *e, const el_cop *c, int32_t first, int32_t n, int32_t column,
                          int32_t last_column, el_scratch *s) {
     columns cols = {.x = s->x, .y = s->rows, .residual = s->residual};
     char *room = s->panels;
     size_t y_at = 0;
+    int32_t at_once = columns_at_once(e, c, n);
     for (int32_t p = 0; p < c->op.i[0] && n > 0; p++) {
         const el_mat *m = &e->plan.mats[c->op.w[2 * p]];
         int32_t here = el_min(m->n_panels - first, n);
         if (here > 0) {
             band b;
             take_band(&b, m, 0, first, here, c->vec[2 * p + 1], c->op.f[p], &room);
-            for (int32_t i = column; i < last_column; i += EL_MAX_COLUMNS) {
+            for (int32_t i = column; i < last_column; i += at_once) {
                 cols.residual = s->residual;
-                gather(e, c, NULL, i, el_min(EL_MAX_COLUMNS, last_column - i), &cols);
+                gather(e, c, NULL, i, el_min(at_once, last_column - i), &cols);
                 run_linear(&b, first, here, &cols, y_at + (size_t)first * EL_TILE_ROWS, s);
             }
             n -= here;
@@ -266,7 +278,7 @@ static void gated_chunk(el_engine *e, const el_cop *c, int32_t first, int32_t n,
     columns cols = {.x = s->x, .y = s->rows};
     band b[2];
     char *room = s->panels;
-    int32_t at_once = columns_at_once(c, n);
+    int32_t at_once = columns_at_once(e, c, n);
     for (int32_t p = 0; p < 2; p++) {
         take_band(&b[p], &e->plan.mats[c->op.w[2 * p]], 0, first, n, c->vec[2 * p + 1], c->op.f[p], &room);
     }
@@ -279,7 +291,7 @@ static void gated_chunk(el_engine *e, const el_cop *c, int32_t first, int32_t n,
 static void expert_chunk(el_engine *e, const el_cop *c, int32_t first, int32_t n, int32_t which,
                          el_scratch *s) {
     const el_groups *g = &e->groups;
-    int32_t expert = g->active[which], at_once = columns_at_once(c, n);
+    int32_t expert = g->active[which], at_once = columns_at_once(e, c, n);
     columns cols = {.x = s->x, .y = s->rows};
     band b[2];
     char *room = s->panels;

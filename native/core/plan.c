@@ -292,7 +292,7 @@ int32_t el_plan_compile(el_plan *plan, const el_model *model, const el_config *c
     plan->n_slots = model->n_act_slots;
     plan->n_vocab = model->n_vocab;
     plan->logits = model->logits;
-    plan->n_token_ids = model->n_vocab;
+    plan->n_token_ids = INT32_MAX; /* each EMBED lowers it to its rows */
     plan->k_type = config->k_type;
     plan->v_type = config->v_type;
     const source s = {model, config, kernels, err};

@@ -73,9 +73,9 @@ void check_status_and_edits(void) {
     if (report(e != NULL, "edits", err.message)) {
         int32_t tokens[] = {3, 4, 7, 5, 6}, positions[] = {0, 1, 0, 0, 1}, seq_start[] = {0, 2, 3, 5},
                 rows[] = {1, 2, 4};
-        int32_t pages[] = {0, 1, 2}, strides[] = {1, 1}, status[3], adj_row[] = {0, 0, 0, 2},
-                adj_token[] = {9, 10, 9, 1};
-        float adj_rep[] = {2, 1, 1, 1}, adj_add[] = {1, -el_float(0x7f800000u), 3, 1000}, lse[3];
+        int32_t pages[] = {0, 1, 2}, strides[] = {1, 1}, status[3], adj_row[] = {0, 0, 0, 2, 2},
+                adj_token[] = {9, 10, 9, 2000, 1};
+        float adj_rep[] = {2, 1, 1, 1, 1}, adj_add[] = {1, -el_float(0x7f800000u), 3, 1e30f, 1e30f}, lse[3];
         const int32_t *tables[] = {pages, pages};
         static float logits[3][VOCAB], plain[3][VOCAB], top[3][EL_MAX_TOP_K];
         static int32_t ids[3][EL_MAX_TOP_K];
@@ -84,7 +84,7 @@ void check_status_and_edits(void) {
         el_output o = {NULL, NULL, NULL, plain[0], status};
         report(el_step(e, &b, &o, &err) == 0, "status", err.message);
         report(status[0] == 0 && status[1] == 1 && status[2] == 0, "status", "expected 0 1 0");
-        b.n_adjust = 4;
+        b.n_adjust = 5;
         b.top_k = EL_MAX_TOP_K;
         b.adj_row = adj_row;
         b.adj_token = adj_token;
@@ -99,7 +99,8 @@ void check_status_and_edits(void) {
         logits[0][9] = plain[0][9];
         logits[0][10] = plain[0][10];
         report(memcmp(logits[0], plain[0], sizeof plain[0]) == 0, "edits", "others changed");
-        report(ids[2][0] == 1 && top[2][0] == plain[2][1] + 1000, "edits", "raised to the first place");
+        report(ids[2][0] == 1 && ids[2][1] == 2000 && top[2][0] == 1e30f && top[2][1] == 1e30f, "edits",
+               "raised to the first places, the lower id first");
         report(lse[2] == top[2][0], "edits", "lse of one dominating logit");
         report(ids[1][0] == -1, "status", "a failed row has no candidates");
     }
