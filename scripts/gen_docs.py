@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Writes what the documentation says about the code from the code: docs/cli.md, and the tables of the README.
+
+    python scripts/gen_docs.py            # write
+    python scripts/gen_docs.py --check    # say what is out of date, and end with 1
+
+The README's tables stand between `<!-- generated: NAME -->` and `<!-- end -->`. An architecture is said to run on the
+backends on which the parity tests prove it, a weight type where a backend has code for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from parity.test_families import BACKENDS as PARITY_BACKENDS  # noqa: E402
+from parity.test_families import MORE as PARITY_CASES  # noqa: E402
+
+from edgellm.backends.native.lower import ACT_FORMATS  # noqa: E402
+from edgellm.cli import ALIASES, COMMANDS, command_parser  # noqa: E402
+from edgellm.core import env  # noqa: E402
+from edgellm.core.errors import GGUFError  # noqa: E402
+from edgellm.gguf.dequantize import dequantize  # noqa: E402
+from edgellm.gguf.qtypes import QType  # noqa: E402
+from edgellm.models import families  # noqa: E402
+from edgellm.models.spec import Family  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "golden"
+GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table. Bars inside cells are escaped."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |\n" for line in lines)
+
+
+# ---- docs/cli.md -----------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """The page of the command line."""
+    parts = [
+        "# The command line\n\n"
+        "<!-- written by scripts/gen_docs.py from the parsers: do not edit -->\n\n"
+        "`edgellm COMMAND [MODEL] [options]`. MODEL is the path of a GGUF file or of a folder with one in it, or a\n"
+        "name that `edgellm list` shows; without one the starter model is used, and fetched the first time. Options\n"
+        "may stand anywhere and are never abbreviated.\n\n"
+        "Tokens and results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed\n"
+        "(the reason is on standard error), 2 wrong usage (a base model in `chat` included), 130 interrupted.\n\n"
+    ]
+    parts.append(table(("command", "does"), [(f"[`{n}`](#edgellm-{n})", c.help) for n, c in COMMANDS.items()]))
+    for name in COMMANDS:
+        parts.append(_command(name))
+    parts.append("\n## Environment\n\nAn empty variable counts as unset.\n\n")
+    parts.append(table(("variable", "meaning"), [(f"`{v.name}`", v.help) for v in env.VARIABLES]))
+    return "".join(parts)
+
+
+def _command(name: str) -> str:
+    parser = command_parser(name)
+    aliases = [a for a, target in ALIASES.items() if target == name]
+    also = f" (also `edgellm {'`, `edgellm '.join(aliases)}`)" if aliases else ""
+    usage = f"`edgellm {name} {COMMANDS[name].usage}`{also}"
+    text = f"\n## edgellm {name}\n\n{usage}\n\n{(parser.description or '').strip()}\n"
+    for group in parser._action_groups:
+        rows = []
+        for action in group._group_actions:
+            if isinstance(action, argparse._HelpAction):
+                continue
+            value = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.metavar
+            takes = f" {value}" if action.nargs != 0 and value else ""
+            spelt = [f"`{option}{takes}`" for option in action.option_strings] or [f"`{action.metavar}`"]
+            rows.append((", ".join(spelt), action.help or ""))
+        if rows:
+            title = {"positional arguments": "argument", "options": "option"}.get(group.title or "", group.title or "")
+            text += "\n" + table((title, "meaning"), rows)
+    return text
+
+
+# ---- the tables of the README ----------------------------------------------------------------------------
+
+
+def architectures() -> str:
+    """Every family, with the backends on which the parity tests run cases of it."""
+    backends: dict[str, set[str]] = {}
+    for case, names in PARITY_BACKENDS.items():
+        files = [folder / f"{case}.json" for folder in (GOLDEN / "archs", PARITY_CASES)]
+        arch = json.loads(next(f for f in files if f.exists()).read_text(encoding="utf-8"))["arch"]
+        backends.setdefault(arch, set()).update(names)
+    rows = []
+    for module in pkgutil.iter_modules(families.__path__):
+        family = importlib.import_module(f"{families.__name__}.{module.name}")
+        assert isinstance(family.FAMILY, Family)
+        name = family.FAMILY.name
+        line = str(family.__doc__).splitlines()[0].removeprefix(f"{name}: ").rstrip(".")
+        rows.append((f"`{name}`", line, ", ".join(sorted(backends.get(name, ()))) or "untested"))
+    return table(("architecture", "models", "backends"), rows)
+
+
+def weights() -> str:
+    """Every weight type that a backend multiplies with."""
+    rows = []
+    for qtype in QType:
+        try:
+            dequantize(np.zeros(qtype.block_bytes, np.uint8), qtype, (qtype.block,))
+            reference = "yes"
+        except GGUFError:
+            reference = ""
+        native = "yes" if qtype in ACT_FORMATS else ""
+        if reference or native:
+            rows.append((qtype.name, f"{8 * qtype.block_bytes / qtype.block:g}", native, reference))
+    return table(("weight type", "bits per weight", "native", "reference"), rows)
+
+
+BLOCKS = {"architectures": architectures, "weights": weights}
+
+
+def readme(text: str) -> str:
+    """The README with its tables as they should be."""
+    found = [m[2] for m in GENERATED.finditer(text)]
+    if sorted(found) != sorted(BLOCKS):
+        raise SystemExit(f"README.md has the generated blocks {found}, expected {sorted(BLOCKS)}")
+    return GENERATED.sub(lambda m: m[1] + BLOCKS[m[2]]() + m[4], text)
+
+
+# ---- writing and checking --------------------------------------------------------------------------------
+
+
+def pages() -> dict[Path, str]:
+    """Path -> the text that it should have."""
+    path = ROOT / "README.md"
+    return {ROOT / "docs" / "cli.md": cli_page(), path: readme(path.read_text(encoding="utf-8"))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when something is out of date")
+    check = parser.parse_args().check
+    stale = [p for p, text in pages().items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    if check:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date: run python scripts/gen_docs.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(pages()[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
