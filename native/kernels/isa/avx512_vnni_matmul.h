@@ -1,0 +1,103 @@
+/* What the AVX-512 VNNI matmul files share.
+ *
+ * A tile call multiplies up to 8 columns by the panel's 16 rows (the lanes of a zmm) over the whole K, with integer sums
+ * and float chains in registers. Weights are unpacked on the way: that costs less than reading them expanded. The
+ * activations, 4 k at a time, are vpdpbusd's broadcast operand. Products and sums are exact in int32.
+ * pack and quantize are those of the AVX2 level.
+ */
+#ifndef EL_AVX512_VNNI_MATMUL_H
+#define EL_AVX512_VNNI_MATMUL_H
+
+#include "simd_x86.h"
+
+#include "../kernels.h"
+
+#include <string.h>
+
+enum {
+    EL_GROUP = 8,       /* columns of a tile call */
+    EL_PREFETCH = 4096, /* bytes ahead in the panel, and on into the next */
+};
+
+EL_INLINE __m512i el_load(const void *p) { return _mm512_loadu_si512(p); }
+
+/* 16 halves at p. */
+EL_INLINE __m512 el_load_f16(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* 4 bytes at p (4 activations, or 2 int16 sums) in every dword. */
+EL_INLINE __m512i el_broadcast4(const void *p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+}
+
+EL_INLINE __m512i el_low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+EL_INLINE __m512i el_high_nibbles(__m512i v) { return el_low_nibbles(_mm512_srli_epi16(v, 4)); }
+
+/* fma((f32)i, d * dx, acc). */
+EL_INLINE __m512 el_chain(__m512i i, __m512 d, __m512 dx, __m512 acc) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(i), _mm512_mul_ps(d, dx), acc);
+}
+
+EL_INLINE void el_prefetch(const void *p, int32_t bytes) {
+    const char *c = (const char *)p + EL_PREFETCH;
+    for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
+}
+
+EL_INLINE void el_write_rows(__m512 v, int32_t n_rows, float *y) {
+    if (n_rows == EL_TILE_ROWS) {
+        _mm512_storeu_ps(y, v);
+    } else {
+        float rows[EL_TILE_ROWS];
+        _mm512_storeu_ps(rows, v);
+        memcpy(y, rows, (size_t)n_rows * sizeof(float));
+    }
+}
+
+/* Columns x[0 .. NC-1] over the whole K. */
+typedef void el_tile_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
+                        const void *const *x, float *const *y, size_t y_off);
+
+/* Spread n columns evenly over as few tile calls as possible. */
+static inline void el_mm_groups(el_tile_fn *const *tile, const void *panel, int32_t k, size_t quant_bytes,
+                                int32_t n_rows, const void *const *x, int32_t n, float *const *y,
+                                size_t y_off) {
+    const uint8_t *quants = panel;
+    for (int32_t left = (n + EL_GROUP - 1) / EL_GROUP, c = 0; left > 0; left--) {
+        const int32_t width = (n - c + left - 1) / left;
+        tile[width - 1](quants, quants + quant_bytes, k, n_rows, x + c, y + c, y_off);
+        c += width;
+    }
+}
+
+/* mm of a type from <name>_tile(..., nc); quant_bytes: of `block` columns of a panel. */
+#define EL_TILE_FUNCTION(name, nc)                                                                   \
+    static void name##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
+                            const void *const *x, float *const *y, size_t y_off) {                   \
+        name##_tile(quants, extras, k, n_rows, x, y, y_off, nc);                                     \
+    }
+#define EL_MM_FUNCTION(name, block, quant_bytes)                                                         \
+    EL_TILE_FUNCTION(name, 1)                                                                            \
+    EL_TILE_FUNCTION(name, 2)                                                                            \
+    EL_TILE_FUNCTION(name, 3)                                                                            \
+    EL_TILE_FUNCTION(name, 4)                                                                            \
+    EL_TILE_FUNCTION(name, 5)                                                                            \
+    EL_TILE_FUNCTION(name, 6)                                                                            \
+    EL_TILE_FUNCTION(name, 7)                                                                            \
+    EL_TILE_FUNCTION(name, 8)                                                                            \
+    static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
+                          float *const *y, size_t y_off, void *scratch) {                                \
+        static el_tile_fn *const tiles[EL_GROUP] = {name##_1, name##_2, name##_3, name##_4,              \
+                                                    name##_5, name##_6, name##_7, name##_8};             \
+        (void)scratch;                                                                                   \
+        el_mm_groups(tiles, panel, k, (size_t)(k / (block)) * (quant_bytes), n_rows, x, n, y, y_off);    \
+    }
+
+/* Fill the table's entries of one family. */
+void el_avx512_vnni_matmul_legacy(el_kernels *table);
+void el_avx512_vnni_matmul_kquants(el_kernels *table);
+void el_avx512_vnni_matmul_float(el_kernels *table);
+
+#endif
