@@ -36,20 +36,20 @@ uint32_t el_cpu_features(const char *why[2]) {
     if (ecx1 & (1u << 27)) state = saved_state();
 
     const need avx2[] = {
-        {ecx1 & (1u << 27), "the system does not use XSAVE (CPUID reports no OSXSAVE)"},
         {ecx1 & (1u << 28), "the processor has no AVX"},
-        {(state & 0x6u) == 0x6u, "the system does not save AVX registers"},
         {ebx7 & (1u << 5), "the processor has no AVX2"},
         {ecx1 & (1u << 12), "the processor has no FMA"},
         {ecx1 & (1u << 29), "the processor has no F16C"},
+        {ecx1 & (1u << 27), "the system does not use XSAVE"},
+        {(state & 0x6u) == 0x6u, "the system does not save AVX registers"},
     };
     const need avx512[] = {
         {ebx7 & (1u << 16), "the processor has no AVX-512 F"},
-        {(state & 0xe6u) == 0xe6u, "the system does not save AVX-512 registers"},
         {ebx7 & (1u << 30), "the processor has no AVX-512 BW"},
         {ebx7 & (1u << 31), "the processor has no AVX-512 VL"},
         {ebx7 & (1u << 17), "the processor has no AVX-512 DQ"},
         {ecx7 & (1u << 11), "the processor has no AVX-512 VNNI"},
+        {(state & 0xe6u) == 0xe6u, "the system does not save AVX-512 registers"},
     };
     const char *no_avx2 = first_missing(avx2, sizeof avx2 / sizeof *avx2);
     const char *no_avx512 = *no_avx2 ? no_avx2 : first_missing(avx512, sizeof avx512 / sizeof *avx512);

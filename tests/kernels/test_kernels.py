@@ -86,7 +86,7 @@ def levels(program: str | Path, *before: str | Path) -> dict[str, bool]:
     return {line.split()[0]: line.split()[1] == "available" for line in lines}
 
 
-def tests_in_source(repository: Path) -> tuple[set[str], set[str]]:
+def names_in_source(repository: Path) -> tuple[set[str], set[str]]:
     """Names of the tests that compare levels, and of those that check what scalar computes."""
     source = (repository / "native" / "tests" / "kernel_check.c").read_text(encoding="utf-8")
     names = set(re.findall(r'^    \{"([\w.]+)", ', source, re.MULTILINE))
@@ -96,7 +96,7 @@ def tests_in_source(repository: Path) -> tuple[set[str], set[str]]:
 
 @pytest.mark.slow
 def test_scalar_computes_what_it_should(native: Path, repository: Path) -> None:
-    assert passed(check(native, "--level", "scalar")) == {"scalar": tests_in_source(repository)[1]}
+    assert passed(check(native, "--level", "scalar")) == {"scalar": names_in_source(repository)[1]}
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_every_level_of_this_machine_equals_scalar(native: Path, repository: Pat
     available = [level for level, yes in levels(native).items() if yes]
     output = check(native, "--digest")
     assert available[0] == "scalar"
-    assert passed(output) == dict.fromkeys(available, tests_in_source(repository)[0])
+    assert passed(output) == dict.fromkeys(available, names_in_source(repository)[0])
     assert digests(output) == dict.fromkeys(available, DIGEST)
 
 
@@ -115,7 +115,7 @@ def test_avx512_equals_scalar_in_emulation(emulated: Path, repository: Path) -> 
         pytest.skip("the emulated AVX-512 kernels are made of AVX2 instructions, which this machine lacks")
     assert available["avx512_vnni"]
     output = check(emulated, "--digest", "--level", "avx512_vnni")
-    assert passed(output) == {"avx512_vnni": tests_in_source(repository)[0]}
+    assert passed(output) == {"avx512_vnni": names_in_source(repository)[0]}
     assert digests(output) == {"avx512_vnni": DIGEST}
 
 
