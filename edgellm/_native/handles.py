@@ -20,14 +20,22 @@ from numpy.typing import NDArray
 
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
-from edgellm.core.types import F32, I32, Batch, StepOutput
+from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
 
 KV_TYPES = {"f16": 0, "f32": 1}
+EL_E_UNSUPPORTED, EL_E_MEMORY = 2, 3
 _I32 = np.dtype(np.int32)
 _F32 = np.dtype(np.float32)
+_memmove = ffi.memmove
+
+_process = [os.getpid()]
+"""The running process: a list, so that a forked child can correct it (asking the system costs a call each time)."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
 
 
 class BufferSpec(NamedTuple):
@@ -109,15 +117,6 @@ class EngineInfo:
     cache_bytes: int
 
 
-def raise_error(code: int, message: str) -> NoReturn:
-    """The exception for a status code of the library."""
-    if code == 2:  # EL_E_UNSUPPORTED
-        raise UnsupportedModel(message)
-    if code == 3:  # EL_E_MEMORY
-        raise CapacityError(message)
-    raise NativeError(message, code)
-
-
 class Engine:
     """Owns an el_engine. One thread at a time; usable only in the process that made it.
 
@@ -126,31 +125,43 @@ class Engine:
     """
 
     __slots__ = (
-        "__weakref__", "_c_batch", "_c_err", "_c_out", "_c_pages", "_c_strides", "_finalizer", "_lib", "_n_classes",
-        "_n_vocab", "_pid", "_pointer", "_step", "info",
+        "__weakref__", "_batch", "_edits", "_err", "_finalizer", "_lib", "_limits", "_n_classes", "_n_vocab", "_out",
+        "_page_tables", "_pages", "_pid", "_pointer", "_positions", "_rows", "_seq_start", "_status", "_step",
+        "_strides", "_tokens", "_top_ids", "_top_logits", "info",
     )  # fmt: skip
 
     def __init__(self, model: NativeModel, config: EngineConfig) -> None:
         self._lib = lib()
-        self._pid = os.getpid()
+        self._pid = _process[0]
         c_model, keep = _c_model(model)
         c_config, keep_config = _c_config(config, model.n_classes)
-        err = ffi.new("el_error *")
-        pointer = self._lib.el_engine_new(c_model, c_config, err)
+        self._err = ffi.new("el_error *")
+        pointer = self._lib.el_engine_new(c_model, c_config, self._err)
         del keep_config
         if pointer == ffi.NULL:
-            raise_error(err.code, _text(err.message))
+            self._raise(self._err.code)
         self._pointer = pointer
         self._finalizer = weakref.finalize(self, _free, self._lib, pointer, self._pid, keep)
         self._n_classes, self._n_vocab = model.n_classes, model.n_vocab
+        self._limits = config.max_tokens, config.max_seqs, config.max_rows
         self.info = _info(self._lib, pointer)
-        self._c_batch = ffi.new("el_batch *", {"size": ffi.sizeof("el_batch")})
-        self._c_out = ffi.new("el_output *")
-        self._c_err = err
-        self._c_pages = ffi.new("int32_t *[]", max(1, self._n_classes))
-        self._c_strides = ffi.new("int32_t []", max(1, self._n_classes))
-        self._c_batch.pages = self._c_pages
-        self._c_batch.page_stride = self._c_strides
+
+        # C arrays that a batch is copied into and small results out of: less than half the time of new pointers.
+        self._tokens, self._positions, self._rows, self._status = (
+            ffi.new("int32_t[]", n) for n in (config.max_tokens, config.max_tokens, config.max_rows, config.max_seqs)
+        )
+        self._seq_start = ffi.new("int32_t[]", config.max_seqs + 1)
+        self._strides = ffi.new("int32_t[]", max(1, model.n_classes))
+        self._page_tables: list[Any] = [ffi.new("int32_t[]", 1) for _ in range(model.n_classes)]
+        self._pages = ffi.new("int32_t *[]", self._page_tables or 1)
+        self._edits = _Edits(1)
+        self._top_ids, self._top_logits = ffi.new("int32_t[]", 1), ffi.new("float[]", 1)
+        self._batch = ffi.new("el_batch *")
+        self._batch.size = ffi.sizeof("el_batch")
+        self._batch.tokens, self._batch.positions, self._batch.rows = self._tokens, self._positions, self._rows
+        self._batch.seq_start, self._batch.pages, self._batch.page_stride = self._seq_start, self._pages, self._strides
+        self._out = ffi.new("el_output *")
+        self._out.status = self._status
         self._step = self._lib.el_step
 
     def step(self, batch: Batch) -> StepOutput:
@@ -159,35 +170,24 @@ class Engine:
         Raises NativeError or ValueError on a malformed batch, EngineError when closed or in a forked child.
         """
         pointer = self._alive()
-        b = self._c_batch
+        b, out, top_k = self._batch, self._out, batch.top_k
         n_tokens, n_seqs, n_rows = len(batch.tokens), len(batch.seq_start) - 1, len(batch.rows)
-        top_k = batch.top_k if n_rows else 0
+        max_tokens, max_seqs, max_rows = self._limits
+        if n_tokens > max_tokens or n_rows > max_rows or not 1 <= n_seqs <= max_seqs or not 0 <= top_k <= MAX_TOP_K:
+            raise ValueError(
+                f"batch has {n_tokens} tokens, {n_seqs} sequences, {n_rows} rows, top_k {top_k}; expected at most "
+                f"{max_tokens}, {max_seqs} (at least 1), {max_rows}, {MAX_TOP_K}"
+            )
         b.n_tokens, b.n_seqs, b.n_rows, b.top_k = n_tokens, n_seqs, n_rows, top_k
-        tokens = b.tokens = _ints(batch.tokens, n_tokens, "tokens")
-        positions = b.positions = _ints(batch.positions, n_tokens, "positions")
-        seq_start = b.seq_start = _ints(batch.seq_start, n_seqs + 1, "seq_start")
-        rows = b.rows = _ints(batch.rows, n_rows, "rows")
-        keep: list[Any] = [tokens, positions, seq_start, rows]
-        if len(batch.pages) != self._n_classes:
-            raise ValueError(f"batch.pages has {len(batch.pages)} block tables, expected {self._n_classes}")
-        for c, table in enumerate(batch.pages):
-            if table.ndim != 2 or table.shape[0] != n_seqs:
-                raise ValueError(f"batch.pages[{c}] has shape {table.shape}, expected ({n_seqs}, pages)")
-            entries = self._c_pages[c] = _ints(table, table.size, "pages")
-            self._c_strides[c] = table.shape[1]
-            keep.append(entries)
-        edits = batch.adjust
-        n = b.n_adjust = 0 if edits is None else len(edits.row)
-        if edits is not None and n:
-            row = b.adj_row = _ints(edits.row, n, "adjust.row")
-            token = b.adj_token = _ints(edits.token, n, "adjust.token")
-            rep = b.adj_rep = _floats(edits.rep, n, "adjust.rep")
-            add = b.adj_add = _floats(edits.add, n, "adjust.add")
-            keep += (row, token, rep, add)
+        _copy_in(self._tokens, batch.tokens, n_tokens, "tokens")
+        _copy_in(self._positions, batch.positions, n_tokens, "positions")
+        _copy_in(self._seq_start, batch.seq_start, n_seqs + 1, "seq_start")
+        _copy_in(self._rows, batch.rows, n_rows, "rows")
+        self._copy_pages(batch.pages, n_seqs)
+        b.n_adjust = 0
+        if batch.adjust is not None:
+            self._copy_edits(batch.adjust)
 
-        if not 0 <= top_k <= 1024 or n_seqs < 1:  # arrays are made from these before the library checks them
-            raise ValueError(f"batch.top_k is {top_k} and n_seqs {n_seqs}, expected 0 to 1024 and at least 1")
-        out = self._c_out
         result = StepOutput(
             top_ids=np.empty((n_rows, top_k), _I32),
             top_logits=np.empty((n_rows, top_k), _F32),
@@ -195,36 +195,63 @@ class Engine:
             lse=np.empty(n_rows, _F32) if batch.want_lse else None,
             logits=np.empty((n_rows, self._n_vocab), _F32) if batch.want_logits else None,
         )
-        status = out.status = ffi.from_buffer("int32_t[]", result.status)
-        keep.append(status)
-        if top_k:
-            ids = out.top_ids = ffi.from_buffer("int32_t[]", result.top_ids)
-            values = out.top_logits = ffi.from_buffer("float[]", result.top_logits)
-            keep += (ids, values)
-        out.lse = out.logits = ffi.NULL
-        if result.lse is not None and n_rows:
-            lse = out.lse = ffi.from_buffer("float[]", result.lse)
-            keep.append(lse)
-        if result.logits is not None and n_rows:
-            logits = out.logits = ffi.from_buffer("float[]", result.logits)
-            keep.append(logits)
-        code = self._step(pointer, b, out, self._c_err)
+        n_top = n_rows * top_k
+        if n_top > len(self._top_ids):
+            self._top_ids, self._top_logits = ffi.new("int32_t[]", n_top), ffi.new("float[]", n_top)
+        out.top_ids, out.top_logits, out.lse, out.logits = self._top_ids, self._top_logits, ffi.NULL, ffi.NULL
+        keep = []
+        for field, array in (("lse", result.lse), ("logits", result.logits)):
+            if array is not None and n_rows:
+                data = ffi.from_buffer("float[]", array)
+                setattr(out, field, data)
+                keep.append(data)
+        code = self._step(pointer, b, out, self._err)
         if code:
-            raise_error(code, _text(self._c_err.message))
+            self._raise(code)
+        _memmove(result.status, self._status, 4 * n_seqs)
+        if n_top:
+            _memmove(result.top_ids, self._top_ids, 4 * n_top)
+            _memmove(result.top_logits, self._top_logits, 4 * n_top)
         return result
+
+    def _copy_pages(self, tables: tuple[I32, ...], n_seqs: int) -> None:
+        if len(tables) != self._n_classes:
+            raise ValueError(f"batch.pages has {len(tables)} block tables, expected {self._n_classes}")
+        for c, table in enumerate(tables):
+            shape = table.shape
+            if len(shape) != 2 or shape[0] != n_seqs:
+                raise ValueError(f"batch.pages[{c}] has shape {shape}, expected ({n_seqs}, pages)")
+            n = shape[0] * shape[1]
+            if n > len(self._page_tables[c]):
+                self._page_tables[c] = self._pages[c] = ffi.new("int32_t[]", 2 * n)
+            _copy_in(self._page_tables[c], table, n, "pages")
+            self._strides[c] = shape[1]
+
+    def _copy_edits(self, edits: Adjust) -> None:
+        n = len(edits.row)
+        if n > self._edits.room:
+            self._edits = _Edits(2 * n)
+        e, b = self._edits, self._batch
+        _copy_in(e.row, edits.row, n, "adjust.row")
+        _copy_in(e.token, edits.token, n, "adjust.token")
+        _copy_in(e.rep, edits.rep, n, "adjust.rep", _F32)
+        _copy_in(e.add, edits.add, n, "adjust.add", _F32)
+        b.adj_row, b.adj_token, b.adj_rep, b.adj_add, b.n_adjust = e.row, e.token, e.rep, e.add, n
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""
-        code = self._lib.el_copy_page(self._alive(), cls, src, dst, self._c_err)
+        code = self._lib.el_copy_page(self._alive(), cls, src, dst, self._err)
         if code:
-            raise_error(code, _text(self._c_err.message))
+            self._raise(code)
 
     def release_pages(self, cls: int, pages: I32) -> None:
         """Give the memory of pages of class `cls` back to the system: their contents become undefined."""
         n = len(pages)
-        code = self._lib.el_release_pages(self._alive(), cls, _ints(pages, n, "pages"), n, self._c_err)
+        ids = ffi.new("int32_t[]", n)
+        _copy_in(ids, pages, n, "pages")
+        code = self._lib.el_release_pages(self._alive(), cls, ids, n, self._err)
         if code:
-            raise_error(code, _text(self._c_err.message))
+            self._raise(code)
 
     def close(self) -> None:
         """Stop the threads and free the memory. Idempotent."""
@@ -234,12 +261,31 @@ class Engine:
     def _alive(self) -> Any:
         if self._pointer is None:
             raise EngineError("the engine is closed: open the model again")
-        if os.getpid() != self._pid:
+        if _process[0] != self._pid:
             raise EngineError(
                 f"this engine belongs to process {self._pid} and its threads do not exist in a forked child "
-                f"({os.getpid()}): open the model after the fork, or start the child with the 'spawn' method"
+                f"({_process[0]}): open the model after the fork, or start the child with the 'spawn' method"
             )
         return self._pointer
+
+    def _raise(self, code: int) -> NoReturn:
+        message = _text(self._err.message)
+        if code == EL_E_UNSUPPORTED:
+            raise UnsupportedModel(message)
+        if code == EL_E_MEMORY:
+            raise CapacityError(message)
+        raise NativeError(message, code)
+
+
+class _Edits:
+    """C arrays for the edits of a batch."""
+
+    __slots__ = ("add", "rep", "room", "row", "token")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.row, self.token = ffi.new("int32_t[]", room), ffi.new("int32_t[]", room)
+        self.rep, self.add = ffi.new("float[]", room), ffi.new("float[]", room)
 
 
 def _free(library: Any, pointer: Any, pid: int, keep: object) -> None:
@@ -251,16 +297,11 @@ def _text(message: Any) -> str:
     return bytes(ffi.string(message)).decode("utf-8", "replace")
 
 
-def _ints(array: I32, n: int, name: str) -> Any:
-    if array.dtype != _I32 or array.size != n:
-        raise ValueError(f"batch.{name} is {array.dtype}{list(array.shape)}, expected int32 with {n} entries")
-    return ffi.from_buffer("int32_t[]", array)
-
-
-def _floats(array: F32, n: int, name: str) -> Any:
-    if array.dtype != _F32 or array.size != n:
-        raise ValueError(f"batch.{name} is {array.dtype}{list(array.shape)}, expected float32 with {n} entries")
-    return ffi.from_buffer("float[]", array)
+def _copy_in(to: Any, array: I32 | F32, n: int, name: str, dtype: np.dtype[Any] = _I32) -> None:
+    """Copy n entries into a C array. Raises ValueError for another type, number, or an array with gaps."""
+    if array.dtype != dtype or array.size != n:
+        raise ValueError(f"batch.{name} is {array.dtype}{list(array.shape)}, expected {dtype} with {n} entries")
+    _memmove(to, array, 4 * n)
 
 
 def _info(library: Any, pointer: Any) -> EngineInfo:

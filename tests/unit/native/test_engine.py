@@ -78,7 +78,7 @@ def test_edits_of_the_logits(engine: Engine, make_batch: MakeBatch) -> None:
 
 def test_no_rows_and_more_candidates_than_words(engine: Engine, make_batch: MakeBatch) -> None:
     out = engine.step(make_batch((TOKENS[:5], 0, [0]), rows=[], top_k=8))
-    assert out.top_ids.shape == (0, 0)
+    assert out.top_ids.shape == (0, 8)
     assert out.logits is not None
     assert out.logits.shape == (0, 50)
     out = engine.step(make_batch(([1], 5, [0]), top_k=60))
@@ -143,7 +143,7 @@ def test_arrays_of_another_kind(engine: Engine, make_batch: MakeBatch) -> None:
         engine.step(replace(batch, pages=()))
     with pytest.raises(ValueError, match="contiguous"):
         engine.step(replace(batch, tokens=np.zeros(4, np.int32)[::2]))
-    with pytest.raises(ValueError, match="top_k is 2000"):
+    with pytest.raises(ValueError, match="top_k 2000"):
         engine.step(replace(batch, top_k=2000))
     with pytest.raises(NativeError, match=r"pages\[0\]\[0, 0\] is -1, expected 0 to 8"):
         engine.step(replace(batch, pages=(np.array([[-1]], np.int32),)))
