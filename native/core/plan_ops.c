@@ -147,7 +147,7 @@ static int32_t slot(const check *x, int32_t k, int32_t n_cols, int32_t per_token
                      q->per_token, per_token);
     }
     q->per_token = per_token;
-    q->act_bytes = q->op.i[0] == EL_ACT_A32 ? el_a32_bytes(n_cols) : el_a256_bytes(n_cols);
+    q->act_bytes = q->op.i[0] == EL_ACT_A16 ? el_a16_bytes(n_cols) : el_a256_bytes(n_cols);
     x->c->act_bytes = q->act_bytes;
     return EL_OK;
 }
@@ -160,7 +160,7 @@ static int32_t operand(const check *x, int32_t k, int32_t slot_k, int32_t n_rows
     int32_t s = x->op->i[slot_k];
     int32_t format = s < 0 ? -1 : x->p->ops[x->slot_owner[s]].op.i[0];
     if (m->tile->act != format) {
-        static const char *const names[] = {"float32 (slot -1)", "A32", "A256"};
+        static const char *const names[] = {"float32 (slot -1)", "A16", "A256"};
         return wrong(x, EL_E_ARGUMENT, 'i', slot_k, "activations are %s, but matrix %d (%s) takes %s",
                      names[format + 1], x->op->w[k], el_qtype_name(m->qtype), names[m->tile->act + 1]);
     }
@@ -221,12 +221,12 @@ static int32_t norm(check *x) {
 
 static int32_t quantize(check *x) {
     TRY(view(x, 0, 0, 0));
-    TRY(integer(x, 0, EL_ACT_A32, EL_ACT_A256));
+    TRY(integer(x, 0, EL_ACT_A16, EL_ACT_A256));
     TRY(integer(x, 1, 0, x->p->n_slots - 1));
-    int32_t width = x->op->v[0].width, block = x->op->i[0] == EL_ACT_A32 ? 32 : 256;
+    int32_t width = x->op->v[0].width, block = x->op->i[0] == EL_ACT_A16 ? 32 : 256;
     if (width % block)
         return wrong(x, EL_E_ARGUMENT, 'v', 0, "width %d, expected a multiple of %d", width, block);
-    x->c->act_bytes = block == 32 ? el_a32_bytes(width) : el_a256_bytes(width);
+    x->c->act_bytes = block == 32 ? el_a16_bytes(width) : el_a256_bytes(width);
     x->slot_owner[x->op->i[1]] = x->index;
     x->c->row_ns = 0.2f * (float)width;
     return EL_OK;

@@ -85,8 +85,8 @@ enum el_opcode {
     EL_OP_EXPERT_GATED, EL_OP_COMBINE, EL_OP_SELECT_ROWS
 };
 
-/* int8 activation formats (docs/numerics.md): scale per 32 for the 32-block types, per 256 for k-quants. */
-enum el_actfmt { EL_ACT_A32 = 0, EL_ACT_A256 = 1 };
+/* int8 activation formats (docs/numerics.md): scale per 16 for the 32-block types, per 256 for k-quants. */
+enum el_actfmt { EL_ACT_A16 = 0, EL_ACT_A256 = 1 };
 
 /* What went wrong, in words. message is NUL-terminated UTF-8. */
 typedef struct el_error {

@@ -12,9 +12,10 @@
 #include "../include/edgellm.h"
 
 /* ---------------------------------------------------------------------------------------------------------------
- * Activations: what a matmul reads, one row per token. K is a multiple of 32 (A32) or 256 (A256).
+ * Activations: what a matmul reads, one row per token. K is a multiple of 32 (A16) or 256 (A256).
  *
- *   A32   int8 q[K] | f32 d[K/32] | f32 s[K/32] | i32 sum[K/32]          d = amax/127, sum = sum of q, s = d * (f32)sum
+ *   A16   int8 q[K] | f32 d[K/16] | f32 s[K/32] | i32 sum[K/16]     d = amax/127, sum = sum of q (both per 16),
+ *                                                                   s = fma((f32)sum1, d1, (f32)sum0 * d0) per 32
  *   A256  int8 q[K] | f32 d[K/256] | i16 sum16[K/16] | i16 sum32[K/32]
  *
  * q occupies K bytes rounded up to 64; the arrays follow without gaps (each offset is a multiple of 4).
@@ -24,21 +25,19 @@
  * id = 127 / amax, q = rint(x * id), clamped to [-127, 127].
  */
 static inline size_t el_act_q_bytes(int32_t k) { return ((size_t)k + 63) & ~(size_t)63; }
-static inline size_t el_a32_bytes(int32_t k) {
-    return (el_act_q_bytes(k) + (size_t)k / 32 * 12 + 63) & ~(size_t)63;
-}
+static inline size_t el_a16_bytes(int32_t k) { return (el_act_q_bytes(k) + (size_t)k / 32 * 20 + 63) & ~(size_t)63; }
 static inline size_t el_a256_bytes(int32_t k) {
     return (el_act_q_bytes(k) + (size_t)k / 256 * 4 + (size_t)k / 16 * 2 + (size_t)k / 32 * 2 + 63) &
            ~(size_t)63;
 }
-static inline const float *el_a32_d(const void *row, int32_t k) {
+static inline const float *el_a16_d(const void *row, int32_t k) {
     return (const float *)((const char *)row + el_act_q_bytes(k));
 }
-static inline const float *el_a32_s(const void *row, int32_t k) { return el_a32_d(row, k) + k / 32; }
-static inline const int32_t *el_a32_sum(const void *row, int32_t k) {
-    return (const int32_t *)(el_a32_d(row, k) + k / 16);
+static inline const float *el_a16_s(const void *row, int32_t k) { return el_a16_d(row, k) + k / 16; }
+static inline const int32_t *el_a16_sum(const void *row, int32_t k) {
+    return (const int32_t *)(el_a16_s(row, k) + k / 32);
 }
-static inline const float *el_a256_d(const void *row, int32_t k) { return el_a32_d(row, k); }
+static inline const float *el_a256_d(const void *row, int32_t k) { return el_a16_d(row, k); }
 static inline const int16_t *el_a256_sum16(const void *row, int32_t k) {
     return (const int16_t *)(el_a256_d(row, k) + k / 256);
 }
@@ -91,9 +90,10 @@ typedef void el_pack_fn(const void *rows, size_t row_stride, int32_t n_rows, int
  *   scratch  el_mm_scratch_bytes(k) bytes of this thread
  *
  * With b running over blocks ascending, one chain `acc` per (row, column), d the row's and dx the column's scale:
- *   Q8_0  acc = fma((f32)i, d * dx, acc)                       i = sum w q
- *   Q4_1  acc = fma((f32)i, d * dx, acc); acc = fma(m, s, acc) i = sum u q (u unsigned nibble), s of A32
- *   Q5_0  acc = fma((f32)i, d * dx, acc)                       i = sum (u - 16) q
+ *   Q8_0  t = fma((f32)i1, dx1, (f32)i0 * dx0); acc = fma(t, d, acc)
+ *         i0, i1: sum w q over the block's first and second 16, dx0, dx1 the scales of A16 there
+ *   Q5_0  as Q8_0, sum (u - 16) q
+ *   Q4_1  as Q8_0, sum u q (u unsigned nibble); then acc = fma(m, s, acc), s of A16
  *   Q4_K  acc = fma((f32)S, d * dx, acc); acc = fma((f32)M, -(dmin * dx), acc)
  *         S = sum_j sc[j] * sum u q over 32-block j, M = sum_j mn[j] * sum32[j]
  *   Q6_K  acc = fma((f32)S, d * dx, acc)                       S = sum_j sc[j] * sum (u - 32) q over 16-block j

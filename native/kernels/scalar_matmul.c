@@ -115,7 +115,12 @@ static int32_t dot32(const int16_t *w, const int16_t *x) {
 
 /* ---- types with one scale per 32 ---------------------------------------------------------------------------------- */
 
-/* Q8_0 and Q5_0: acc = fma(sum w q, d * dx, acc). */
+/* sum w q of a 32-block, each 16 with its own activation scale. */
+static float dot_a16(const int16_t *w, const int16_t *q, const float *dx) {
+    return el_fma((float)dot16(w + 16, q + 16), dx[1], (float)dot16(w, q) * dx[0]);
+}
+
+/* Q8_0 and Q5_0: acc = fma(dot_a16, d, acc). */
 static void mm_scaled(const el_tile *t, void (*unpack)(const uint8_t *, int16_t (*)[32]), const void *panel,
                       int32_t k, int32_t n_rows, const void *const *x, int32_t n, float *const *y,
                       size_t y_off) {
@@ -129,10 +134,9 @@ static void mm_scaled(const el_tile *t, void (*unpack)(const uint8_t *, int16_t 
             unpack(quants_of(panel, t, b), w);
             for (int r = 0; r < ROWS; r++) d[r] = half_at(extras, r);
             for (int32_t c = 0; c < width; c++) {
-                float dx = el_a32_d(x[c0 + c], k)[b];
+                const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
                 widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
-                for (int r = 0; r < ROWS; r++)
-                    acc[c][r] = el_fma((float)dot32(w[r], q), d[r] * dx, acc[c][r]);
+                for (int r = 0; r < ROWS; r++) acc[c][r] = el_fma(dot_a16(w[r], q, dx), d[r], acc[c][r]);
             }
         }
         write_out(acc, n_rows, width, y + c0, y_off);
@@ -168,10 +172,11 @@ static void mm_q4_1(const void *panel, int32_t k, int32_t n_rows, const void *co
                 m[r] = half_at(extras, ROWS + r);
             }
             for (int32_t c = 0; c < width; c++) {
-                float dx = el_a32_d(x[c0 + c], k)[b], s = el_a32_s(x[c0 + c], k)[b];
+                const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
+                float s = el_a16_s(x[c0 + c], k)[b];
                 widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
                 for (int r = 0; r < ROWS; r++) {
-                    acc[c][r] = el_fma((float)dot32(w[r], q), d[r] * dx, acc[c][r]);
+                    acc[c][r] = el_fma(dot_a16(w[r], q, dx), d[r], acc[c][r]);
                     acc[c][r] = el_fma(m[r], s, acc[c][r]);
                 }
             }
@@ -322,14 +327,16 @@ static int32_t sum_of(const int8_t *q, int n) {
     return sum;
 }
 
-static int32_t quantize_a32(const float *x, int32_t k, void *row) {
+static int32_t quantize_a16(const float *x, int32_t k, void *row) {
     int8_t *q = row;
-    float *d = (float *)((char *)row + el_act_q_bytes(k)), *s = d + k / 32;
+    float *d = (float *)((char *)row + el_act_q_bytes(k)), *s = d + k / 16;
     int32_t *sum = (int32_t *)(s + k / 32), bad = 0;
+    for (int32_t j = 0; j < k / 16; j++) {
+        bad |= quantize_block(x + 16 * j, 16, q + 16 * j, &d[j]);
+        sum[j] = sum_of(q + 16 * j, 16);
+    }
     for (int32_t b = 0; b < k / 32; b++) {
-        bad |= quantize_block(x + 32 * b, 32, q + 32 * b, &d[b]);
-        sum[b] = sum_of(q + 32 * b, 32);
-        s[b] = d[b] * (float)sum[b];
+        s[b] = el_fma((float)sum[2 * b + 1], d[2 * b + 1], (float)sum[2 * b] * d[2 * b]);
     }
     return bad;
 }
@@ -353,6 +360,6 @@ void el_scalar_matmul_kernels(el_kernels *table) {
     table->mm[EL_Q6_K] = mm_q6_k;
     table->mm[EL_F16] = mm_f16;
     table->mm[EL_F32] = mm_f32;
-    table->quantize[EL_ACT_A32] = quantize_a32;
+    table->quantize[EL_ACT_A16] = quantize_a16;
     table->quantize[EL_ACT_A256] = quantize_a256;
 }

@@ -4,9 +4,9 @@
 
 static const el_tile TILES[] = {
     /* type   block  quants  extras  row bytes              activations */
-    {EL_Q8_0, 32, 512, 32, sizeof(el_block_q8_0), EL_ACT_A32},
-    {EL_Q4_1, 32, 256, 64, sizeof(el_block_q4_1), EL_ACT_A32},
-    {EL_Q5_0, 32, 320, 32, sizeof(el_block_q5_0), EL_ACT_A32},
+    {EL_Q8_0, 32, 512, 32, sizeof(el_block_q8_0), EL_ACT_A16},
+    {EL_Q4_1, 32, 256, 64, sizeof(el_block_q4_1), EL_ACT_A16},
+    {EL_Q5_0, 32, 320, 32, sizeof(el_block_q5_0), EL_ACT_A16},
     {EL_Q4_K, 256, 2048, 320, sizeof(el_block_q4_k), EL_ACT_A256},
     {EL_Q6_K, 256, 3072, 288, sizeof(el_block_q6_k), EL_ACT_A256},
     {EL_F16, 1, 32, 0, 2, -1},

@@ -130,7 +130,7 @@ def test_a_processor_without_avx_runs_scalar_only(native: Path) -> None:
     assert "the processor has no AVX" in check(*old, native, "--list")
     part = ["--digest", "--level", "scalar", "--kernel", "attn_fold"]
     assert digests(check(*old, native, *part)) == digests(check(native, *part))
-    for name in ("mm.Q4_K.meaning", "mm.Q6_K.meaning", "attention.meaning", "quantize.A32.meaning"):
+    for name in ("mm.Q4_K.meaning", "mm.Q6_K.meaning", "attention.meaning", "quantize.A16.meaning"):
         assert passed(check(*old, native, "--level", "scalar", "--kernel", name)) == {"scalar": {name}}
 
 

@@ -38,11 +38,11 @@ NORMS = {"rms": 0, "layer": 1, "l2": 2}
 ROUTERS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2}
 MAX_PARTS = 4
 
-A32, A256, FLOAT = 0, 1, -1
+A16, A256, FLOAT = 0, 1, -1
 ACT_FORMATS = {
-    QType.Q4_1: A32,
-    QType.Q5_0: A32,
-    QType.Q8_0: A32,
+    QType.Q4_1: A16,
+    QType.Q5_0: A16,
+    QType.Q8_0: A16,
     QType.Q4_K: A256,
     QType.Q6_K: A256,
     QType.F16: FLOAT,

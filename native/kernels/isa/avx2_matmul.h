@@ -29,7 +29,7 @@ enum {
 
 /* ---- columns ---------------------------------------------------------------------------------------------------- */
 
-/* One column of activations from some block on. sum: int32 of A32 (per 32); sum16 and sum32: A256. */
+/* One column of activations from some block on. d, sum: per 16 and s per 32 (A16); d per 256, sum16, sum32 (A256). */
 typedef struct el_column {
     const int8_t *q;
     const float *d, *s;
@@ -37,11 +37,11 @@ typedef struct el_column {
     const int16_t *sum16, *sum32;
 } el_column;
 
-EL_INLINE el_column el_column_a32(const void *row, int32_t k, int32_t block) {
+EL_INLINE el_column el_column_a16(const void *row, int32_t k, int32_t block) {
     return (el_column){.q = (const int8_t *)row + (ptrdiff_t)block * 32,
-                       .d = el_a32_d(row, k) + block,
-                       .s = el_a32_s(row, k) + block,
-                       .sum = el_a32_sum(row, k) + block};
+                       .d = el_a16_d(row, k) + (ptrdiff_t)block * 2,
+                       .s = el_a16_s(row, k) + block,
+                       .sum = el_a16_sum(row, k) + (ptrdiff_t)block * 2};
 }
 
 EL_INLINE el_column el_column_a256(const void *row, int32_t k, int32_t block) {

@@ -17,9 +17,10 @@ EL_INLINE __m256 extra(const uint8_t *extras, int i, int h, const int expanded) 
 EL_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 EL_INLINE __m256i high_nibbles(__m256i v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
 
-/* acc = fma((f32)i, d * dx, acc) for 8 rows; acc stays in memory. */
-EL_INLINE __m256 chain(__m256i i, __m256 d, __m256 dx, const float *acc) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(i), _mm256_mul_ps(d, dx), _mm256_load_ps(acc));
+/* t = (f32)i * dx for the first 16 of a block, fma((f32)i, dx, t) for the second. */
+EL_INLINE __m256 scaled(__m256i i, const float *dx, const int second, __m256 t) {
+    const __m256 f = _mm256_cvtepi32_ps(i), d = _mm256_broadcast_ss(dx);
+    return second ? _mm256_fmadd_ps(f, d, t) : _mm256_mul_ps(f, d);
 }
 
 /* ---- Q8_0 -------------------------------------------------------------------------------------------------------
@@ -30,28 +31,38 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
     const __m256i ones = _mm256_set1_epi16(1);
     el_column col[EL_GROUP];
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a32(x[c], k, block0);
+    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
     for (int32_t b = 0; b < n_blocks; b++, quants += 512, extras += expanded ? 64 : 32) {
         if (!expanded) {
             el_prefetch(quants, 512);
             if (b % 2 == 0) el_prefetch(extras, 64);
         }
-        __m256i sum[EL_GROUP][2];
+        __m256 v[EL_GROUP][2];
         EL_UNROLL
-        for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-        EL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            const __m256i w0 = el_load(quants + 64 * t), w1 = el_load(quants + 64 * t + 32);
-            const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
+        for (int part = 0; part < 2; part++) {
+            __m256i sum[EL_GROUP][2];
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
+            EL_UNROLL
+            for (int t = 4 * part; t < 4 * part + 4; t++) {
+                const __m256i w0 = el_load(quants + 64 * t), w1 = el_load(quants + 64 * t + 32);
+                const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 4 * t);
+                    const __m256i p0 = _mm256_maddubs_epi16(u0, _mm256_sign_epi8(q, w0));
+                    const __m256i p1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(q, w1));
+                    sum[c][0] = _mm256_add_epi32(sum[c][0], _mm256_madd_epi16(p0, ones));
+                    sum[c][1] = _mm256_add_epi32(sum[c][1], _mm256_madd_epi16(p1, ones));
+                    EL_PIN(sum[c][0]);
+                    EL_PIN(sum[c][1]);
+                }
+            }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                const __m256i q = el_broadcast4(col[c].q + 32 * b + 4 * t);
-                const __m256i p0 = _mm256_maddubs_epi16(u0, _mm256_sign_epi8(q, w0));
-                const __m256i p1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(q, w1));
-                sum[c][0] = _mm256_add_epi32(sum[c][0], _mm256_madd_epi16(p0, ones));
-                sum[c][1] = _mm256_add_epi32(sum[c][1], _mm256_madd_epi16(p1, ones));
-                EL_PIN(sum[c][0]);
-                EL_PIN(sum[c][1]);
+                EL_UNROLL
+                for (int h = 0; h < 2; h++)
+                    v[c][h] = scaled(sum[c][h], col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
             }
         }
         __m256 d[2];
@@ -62,11 +73,10 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
         }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, chain(sum[c][h], d[h], dx, a));
+                _mm256_store_ps(a, _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a)));
             }
         }
         EL_FENCE();
@@ -74,42 +84,53 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
 }
 
 /* ---- Q4_1 -------------------------------------------------------------------------------------------------------
- * 8 steps fit into int16: 8 * 2 * 15 * 127 = 30,480. */
+ * The 4 steps of 16 weights fit into int16: 4 * 2 * 15 * 127 = 15,240. */
 EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
                          int32_t n_blocks, const void *const *x, float *acc, const int nc,
                          const int expanded) {
     const __m256i ones = _mm256_set1_epi16(1);
     el_column col[EL_GROUP];
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a32(x[c], k, block0);
+    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
     for (int32_t b = 0; b < n_blocks; b++, quants += expanded ? 512 : 256, extras += expanded ? 128 : 64) {
         if (!expanded) {
             el_prefetch(quants, 256);
             el_prefetch(extras, 64);
         }
-        __m256i sum[EL_GROUP][2];
+        __m256 v[EL_GROUP][2];
         EL_UNROLL
-        for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-        EL_UNROLL
-        for (int s = 0; s < 8; s++) { /* steps in the order 0 4 1 5 2 6 3 7 */
-            const int t = s / 2, odd = s % 2;
-            __m256i w[2];
+        for (int part = 0; part < 2; part++) { /* low nibbles: the first 16, high nibbles: the second */
+            __m256i sum[EL_GROUP][2];
             EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                if (expanded) {
-                    w[h] = el_load(quants + 64 * (t + 4 * odd) + 32 * h);
-                } else {
-                    const __m256i v = el_load(quants + 64 * t + 32 * h);
-                    w[h] = odd ? high_nibbles(v) : low_nibbles(v);
+            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
+            EL_UNROLL
+            for (int t = 0; t < 4; t++) {
+                __m256i w[2];
+                EL_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    if (expanded) {
+                        w[h] = el_load(quants + 64 * (t + 4 * part) + 32 * h);
+                    } else {
+                        const __m256i u = el_load(quants + 64 * t + 32 * h);
+                        w[h] = part ? high_nibbles(u) : low_nibbles(u);
+                    }
+                }
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * t);
+                    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
+                    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
+                    EL_PIN(sum[c][0]);
+                    EL_PIN(sum[c][1]);
                 }
             }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * odd + 4 * t);
-                sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
-                sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
-                EL_PIN(sum[c][0]);
-                EL_PIN(sum[c][1]);
+                EL_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    const __m256i i = _mm256_madd_epi16(sum[c][h], ones);
+                    v[c][h] = scaled(i, col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
+                }
             }
         }
         __m256 d[2], m[2];
@@ -122,12 +143,12 @@ EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
         }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const __m256 dx = _mm256_broadcast_ss(col[c].d + b), sx = _mm256_broadcast_ss(col[c].s + b);
+            const __m256 sx = _mm256_broadcast_ss(col[c].s + b);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                const __m256 v = chain(_mm256_madd_epi16(sum[c][h], ones), d[h], dx, a);
-                _mm256_store_ps(a, _mm256_fmadd_ps(m[h], sx, v));
+                const __m256 to = _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a));
+                _mm256_store_ps(a, _mm256_fmadd_ps(m[h], sx, to));
             }
         }
         EL_FENCE();
@@ -163,45 +184,47 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
     const __m256i ones = _mm256_set1_epi16(1);
     el_column col[EL_GROUP];
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a32(x[c], k, block0);
+    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
     for (int32_t b = 0; b < n_blocks; b++, quants += expanded ? 512 : 320, extras += expanded ? 64 : 32) {
         if (!expanded) {
             el_prefetch(quants, 320);
             if (b % 2 == 0) el_prefetch(extras, 64);
         }
-        __m256i sum[2][EL_GROUP][2];
+        __m256 v[EL_GROUP][2];
         EL_UNROLL
-        for (int part = 0; part < 2; part++) {
+        for (int part = 0; part < 2; part++) { /* low nibbles: the first 16, high nibbles: the second */
+            __m256i sum[EL_GROUP][2];
             EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[part][c][0] = sum[part][c][1] = _mm256_setzero_si256();
+            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
             EL_UNROLL
-            for (int s = 0; s < 4; s++) { /* steps 0 4 1 5, then 2 6 3 7 */
-                const int t = part * 2 + s / 2, odd = s % 2;
+            for (int t = 0; t < 4; t++) {
                 __m256i w[2];
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
                     if (expanded) {
-                        w[h] = el_load(quants + 64 * (t + 4 * odd) + 32 * h);
+                        w[h] = el_load(quants + 64 * (t + 4 * part) + 32 * h);
                     } else {
-                        const __m256i v = el_load(quants + 64 * t + 32 * h),
-                                      f = el_load(quants + 256 + 32 * h);
-                        w[h] = _mm256_or_si256(odd ? high_nibbles(v) : low_nibbles(v),
-                                               fifth_bit(f, t + 4 * odd));
+                        const __m256i u = el_load(quants + 64 * t + 32 * h), f = el_load(quants + 256 + 32 * h);
+                        w[h] = _mm256_or_si256(part ? high_nibbles(u) : low_nibbles(u), fifth_bit(f, t + 4 * part));
                     }
                 }
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) {
-                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * odd + 4 * t);
-                    sum[part][c][0] = _mm256_add_epi16(sum[part][c][0], _mm256_maddubs_epi16(w[0], q));
-                    sum[part][c][1] = _mm256_add_epi16(sum[part][c][1], _mm256_maddubs_epi16(w[1], q));
-                    EL_PIN(sum[part][c][0]);
-                    EL_PIN(sum[part][c][1]);
+                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * t);
+                    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
+                    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
+                    EL_PIN(sum[c][0]);
+                    EL_PIN(sum[c][1]);
                 }
             }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
+                const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(col[c].sum[2 * b + part]), 4);
                 EL_UNROLL
-                for (int h = 0; h < 2; h++) sum[part][c][h] = _mm256_madd_epi16(sum[part][c][h], ones);
+                for (int h = 0; h < 2; h++) {
+                    const __m256i i = _mm256_sub_epi32(_mm256_madd_epi16(sum[c][h], ones), offset);
+                    v[c][h] = scaled(i, col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
+                }
             }
         }
         __m256 d[2];
@@ -212,13 +235,10 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
         }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
-            const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(col[c].sum[b]), 4);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                const __m256i i = _mm256_sub_epi32(_mm256_add_epi32(sum[0][c][h], sum[1][c][h]), offset);
-                _mm256_store_ps(a, chain(i, d[h], dx, a));
+                _mm256_store_ps(a, _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a)));
             }
         }
         EL_FENCE();

@@ -1,4 +1,4 @@
-/* AVX2 quantisation of activations: A32 and A256 (kernels.h).
+/* AVX2 quantisation of activations: A16 and A256 (kernels.h).
  *
  * vcvtps2dq rounds as rintf does. No clamp is needed: |x| * (127 / amax) exceeds 127 by less than rounding to an
  * integer forgives. */
@@ -6,13 +6,14 @@
 
 enum { ABS_MASK = 0x7fffffff, INF_BITS = 0x7f800000, TINY_BITS = 0x03800000 /* 2^-120 */ };
 
-/* Maximum of the sign-cleared bits of 32 floats, per lane. */
-EL_INLINE __m256i abs_max_32(const float *x) {
+/* Maximum of the sign-cleared bits of 16 floats, per lane. */
+EL_INLINE __m256i abs_max_16(const float *x) {
     const __m256i mask = _mm256_set1_epi32(ABS_MASK);
-    const __m256i a = _mm256_and_si256(el_load(x), mask), b = _mm256_and_si256(el_load(x + 8), mask);
-    const __m256i c = _mm256_and_si256(el_load(x + 16), mask), d = _mm256_and_si256(el_load(x + 24), mask);
-    return _mm256_max_epi32(_mm256_max_epi32(a, b), _mm256_max_epi32(c, d));
+    return _mm256_max_epi32(_mm256_and_si256(el_load(x), mask), _mm256_and_si256(el_load(x + 8), mask));
 }
+
+/* Maximum of the sign-cleared bits of 32 floats, per lane. */
+EL_INLINE __m256i abs_max_32(const float *x) { return _mm256_max_epi32(abs_max_16(x), abs_max_16(x + 16)); }
 
 EL_INLINE int32_t max_of(__m256i v) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -20,12 +21,12 @@ EL_INLINE int32_t max_of(__m256i v) {
     return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
 }
 
-/* 32 values in order. */
-EL_INLINE __m256i round_32(const float *x, __m256 id) {
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), id));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), id));
-    const __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), id));
-    const __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), id));
+/* 32 values in order, each 16 with its own id. */
+EL_INLINE __m256i round_32(const float *x, __m256 id0, __m256 id1) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), id0));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), id0));
+    const __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), id1));
+    const __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), id1));
     const __m256i v = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
@@ -45,36 +46,42 @@ EL_INLINE int32_t scales(__m256i amax, __m256 *d, __m256 *id) {
     return _mm256_movemask_ps(_mm256_castsi256_ps(bad));
 }
 
-static int32_t quantize_a32(const float *x, int32_t k, void *row) {
+static int32_t quantize_a16(const float *x, int32_t k, void *row) {
     int8_t *q = row;
-    float *to_d = (float *)((char *)row + el_act_q_bytes(k)), *to_s = to_d + k / 32;
+    float *to_d = (float *)((char *)row + el_act_q_bytes(k)), *to_s = to_d + k / 16;
     int32_t *to_sum = (int32_t *)(to_s + k / 32);
     int32_t any_bad = 0;
-    for (int32_t b0 = 0; b0 < k / 32; b0 += 8, x += 256, q += 256) {
-        const int32_t n = k / 32 - b0 < 8 ? k / 32 - b0 : 8;
+    for (int32_t j0 = 0; j0 < k / 16; j0 += 8, x += 128, q += 128) { /* 8 blocks of 16, in pairs */
+        const int32_t n = k / 16 - j0 < 8 ? k / 16 - j0 : 8;
         int32_t amax[8] = {0}, sums[8] = {0};
-        float d[8], id[8], s[8];
-        for (int32_t b = 0; b < n; b++) amax[b] = max_of(abs_max_32(x + 32 * b));
+        float d[8], id[8];
+        for (int32_t j = 0; j < n; j++) amax[j] = max_of(abs_max_16(x + 16 * j));
         __m256 vd, vid;
         const int32_t bad = scales(el_load(amax), &vd, &vid);
         any_bad |= bad;
         _mm256_storeu_ps(d, vd);
         _mm256_storeu_ps(id, vid);
-        for (int32_t b = 0; b < n; b++) {
-            if ((bad >> b) & 1) { /* 0 * inf would be NaN */
-                el_store(q + 32 * b, _mm256_setzero_si256());
-                continue;
+        for (int32_t j = 0; j < n; j += 2) {
+            __m256i v = round_32(x + 16 * j, _mm256_broadcast_ss(id + j), _mm256_broadcast_ss(id + j + 1));
+            if ((bad >> j) & 3) { /* 0 * inf would be NaN */
+                const __m128i none = _mm_setzero_si128();
+                if ((bad >> j) & 1) v = _mm256_inserti128_si256(v, none, 0);
+                if ((bad >> j) & 2) v = _mm256_inserti128_si256(v, none, 1);
             }
-            const __m256i v = round_32(x + 32 * b, _mm256_broadcast_ss(id + b));
-            el_store(q + 32 * b, v);
+            el_store(q + 16 * j, v);
             const __m256i p = sums_of_8(v);
-            const __m128i h = _mm_add_epi64(_mm256_castsi256_si128(p), _mm256_extracti128_si256(p, 1));
-            sums[b] = _mm_cvtsi128_si32(_mm_add_epi64(h, _mm_unpackhi_epi64(h, h))) - 4096;
+            const __m256i both = _mm256_add_epi64(p, _mm256_unpackhi_epi64(p, p));
+            sums[j] = _mm_cvtsi128_si32(_mm256_castsi256_si128(both)) - 2048;
+            sums[j + 1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(both, 1)) - 2048;
         }
+        memcpy(to_d + j0, d, (size_t)n * 4);
+        memcpy(to_sum + j0, sums, (size_t)n * 4);
+        float s[8];
         _mm256_storeu_ps(s, _mm256_mul_ps(vd, _mm256_cvtepi32_ps(el_load(sums))));
-        memcpy(to_d + b0, d, (size_t)n * 4);
-        memcpy(to_s + b0, s, (size_t)n * 4);
-        memcpy(to_sum + b0, sums, (size_t)n * 4);
+        for (int32_t j = 0; j < n; j += 2) {
+            const __m128 s1 = _mm_set_ss((float)sums[j + 1]);
+            _mm_store_ss(to_s + (j0 + j) / 2, _mm_fmadd_ss(s1, _mm_load_ss(d + j + 1), _mm_load_ss(s + j)));
+        }
     }
     return any_bad != 0;
 }
@@ -101,7 +108,7 @@ static int32_t quantize_a256(const float *x, int32_t k, void *row) {
             __m256i p = _mm256_setzero_si256();
             EL_UNROLL
             for (int j = 0; j < 4; j++) { /* word j of a qword: 8-sums of block i + j */
-                const __m256i v = round_32(x + 32 * (i + j), id);
+                const __m256i v = round_32(x + 32 * (i + j), id, id);
                 el_store(q + 32 * (i + j), v);
                 p = _mm256_or_si256(p, _mm256_slli_epi64(sums_of_8(v), 16 * j));
             }
@@ -116,6 +123,6 @@ static int32_t quantize_a256(const float *x, int32_t k, void *row) {
 }
 
 void el_avx2_matmul_quantize(el_kernels *table) {
-    table->quantize[EL_ACT_A32] = quantize_a32;
+    table->quantize[EL_ACT_A16] = quantize_a16;
     table->quantize[EL_ACT_A256] = quantize_a256;
 }

@@ -172,7 +172,7 @@ typedef struct row_job {
     void *act;
 } row_job;
 
-static void run_a32(void *d) {
+static void run_a16(void *d) {
     ((row_job *)d)->table->quantize[0](((row_job *)d)->x, 2048, ((row_job *)d)->act);
 }
 static void run_a256(void *d) {
@@ -225,7 +225,7 @@ static void bench_rows(check *c, const char *filter) {
         void (*run)(void *);
         int32_t floats, n;
     } jobs[] = {
-        {"quantize.A32 2048", run_a32, 2048, 0},     {"quantize.A256 2048", run_a256, 2048, 0},
+        {"quantize.A16 2048", run_a16, 2048, 0},     {"quantize.A256 2048", run_a256, 2048, 0},
         {"rms_norm 2048", run_rms, 2048, 0},         {"glu silu 2048", run_silu, 2048, 0},
         {"glu gelu_tanh 2048", run_gelu, 2048, 0},   {"add 2048", run_add, 2048, 0},
         {"softcap 2048", run_softcap, 2048, 0},      {"rope 128", run_rope, 128, 0},

@@ -67,7 +67,7 @@ typedef struct mm_case {
 
 static size_t act_bytes(const el_tile *t, int32_t k) {
     if (t->act < 0) return ((size_t)k * 4 + 63) & ~(size_t)63;
-    return t->act == EL_ACT_A32 ? el_a32_bytes(k) : el_a256_bytes(k);
+    return t->act == EL_ACT_A16 ? el_a16_bytes(k) : el_a256_bytes(k);
 }
 
 /* Activation rows of arena X_A, each its own pattern if p is N_PATTERNS. */
@@ -159,10 +159,10 @@ void check_mm(check *c, int32_t qtype) {
 static int32_t same_activation(check *c, int32_t format, int32_t k, const void *want, const void *got) {
     size_t n = (size_t)k;
     if (!same_bytes(c, "q", want, got, n)) return 0;
-    if (format == EL_ACT_A32) {
-        return same_floats(c, "d", el_a32_d(want, k), el_a32_d(got, k), n / 32) &&
-               same_floats(c, "s", el_a32_s(want, k), el_a32_s(got, k), n / 32) &&
-               same_ints(c, "sum", el_a32_sum(want, k), el_a32_sum(got, k), n / 32);
+    if (format == EL_ACT_A16) {
+        return same_floats(c, "d", el_a16_d(want, k), el_a16_d(got, k), n / 16) &&
+               same_floats(c, "s", el_a16_s(want, k), el_a16_s(got, k), n / 32) &&
+               same_ints(c, "sum", el_a16_sum(want, k), el_a16_sum(got, k), n / 16);
     }
     return same_floats(c, "d", el_a256_d(want, k), el_a256_d(got, k), n / 256) &&
            same_bytes(c, "sum16", el_a256_sum16(want, k), el_a256_sum16(got, k), n / 16 * 2) &&
@@ -189,7 +189,7 @@ void check_quantize(check *c, int32_t format) {
     for (int32_t i = 0; i < N_KS; i++) {
         int32_t k = KS[i];
         if (format == EL_ACT_A256 && k % 256) continue;
-        size_t bytes = format == EL_ACT_A32 ? el_a32_bytes(k) : el_a256_bytes(k);
+        size_t bytes = format == EL_ACT_A16 ? el_a16_bytes(k) : el_a256_bytes(k);
         for (int32_t turn = 0; turn < 12 * N_PATTERNS; turn++) {
             pattern p = (pattern)(turn % N_PATTERNS);
             int32_t special = turn / N_PATTERNS % 4;
@@ -210,11 +210,11 @@ void check_quantize(check *c, int32_t format) {
 
 /* The scalar kernel against the definition: bounds of q, exact sums, error at most half a step, the two special cases. */
 void check_quantize_meaning(check *c, int32_t format) {
-    int32_t k = 512, block = format == EL_ACT_A32 ? 32 : 256;
+    int32_t k = 512, block = format == EL_ACT_A16 ? 16 : 256;
     for (int32_t turn = 0; turn < 400; turn++) {
         pattern p = (pattern)(turn % N_PATTERNS);
         float *x = place(c, ROW_A, (size_t)k * 4, 4);
-        int8_t *q = place_aligned(c, ACT_A, format == EL_ACT_A32 ? el_a32_bytes(k) : el_a256_bytes(k));
+        int8_t *q = place_aligned(c, ACT_A, format == EL_ACT_A16 ? el_a16_bytes(k) : el_a256_bytes(k));
         set_case(c, "%s", pattern_name(p));
         make_row(c, turn / N_PATTERNS % 4, p, x, k);
         int32_t bad = c->scalar->quantize[format](x, k, q), any_bad = 0;
@@ -246,8 +246,9 @@ void check_quantize_meaning(check *c, int32_t format) {
             for (int32_t i = 0; i < 16; i++) sum += q[16 * j + i];
             for (int32_t i = 0; i < 32; i++) sum32 += q[32 * (j / 2) + i];
             int32_t ok =
-                format == EL_ACT_A32
-                    ? el_a32_sum(q, k)[j / 2] == sum32 && el_a32_s(q, k)[j / 2] == d[j / 2] * (float)sum32
+                format == EL_ACT_A16
+                    ? el_a16_sum(q, k)[j] == sum &&
+                          (j % 2 == 0 || el_a16_s(q, k)[j / 2] == fmaf((float)sum, d[j], (float)(sum32 - sum) * d[j - 1]))
                     : el_a256_sum16(q, k)[j] == sum && el_a256_sum32(q, k)[j / 2] == sum32;
             if (!ok) fail(c, "sums of 16-block %d are wrong", j);
         }
@@ -263,7 +264,7 @@ static double weight_size(parts w) { return fabs(w.d * w.scale * w.u) + fabs(w.d
 /* y against sum w x in double, weights and activations taken from their bytes; the bound counts one rounding per fma. */
 static int32_t compare_to_double(check *c, const mm_case *m, const uint8_t *rows, size_t stride) {
     const el_tile *t = el_tile_of(m->qtype);
-    int32_t step = t->act == EL_ACT_A32 ? 32 : 256;
+    int32_t step = t->act == EL_ACT_A16 ? 16 : 256;
     for (int32_t i = 0; i < m->n; i++) {
         for (int32_t r = 0; r < m->n_rows; r++) {
             double want = 0, size = 0;
@@ -271,11 +272,11 @@ static int32_t compare_to_double(check *c, const mm_case *m, const uint8_t *rows
                 parts w = row_parts(m->qtype, rows + (size_t)r * stride, k);
                 double x = t->act < 0 ? (double)((const float *)m->x[i])[k]
                                       : (double)((const int8_t *)m->x[i])[k] *
-                                            (double)el_a32_d(m->x[i], m->k)[k / step];
+                                            (double)el_a16_d(m->x[i], m->k)[k / step];
                 want += weight_value(w) * x;
                 size += weight_size(w) * fabs(x);
             }
-            int32_t roundings = 4 + 2 * (m->k / t->block);
+            int32_t roundings = 4 + 4 * (m->k / t->block);
             double bound = size * roundings * ldexp(1, -24) + ldexp(m->k, -140),
                    got = m->y[i][m->y_off + (size_t)r];
             if (!(fabs(got - want) <= bound)) {

@@ -90,7 +90,7 @@ void check_messages(void) {
     refuses(m, &c, EL_E_ARGUMENT, "op 3 (LINEAR) w0: 99, expected a matrix, 0 to");
     m->ops[3].w[0] = 1;
     m->ops[3].i[1] = -1;
-    refuses(m, &c, EL_E_ARGUMENT, "activations are float32 (slot -1), but matrix 1 (Q8_0) takes A32");
+    refuses(m, &c, EL_E_ARGUMENT, "activations are float32 (slot -1), but matrix 1 (Q8_0) takes A16");
     m->ops[3].i[1] = 0;
     m->weights[2].qtype = EL_BF16;
     refuses(m, &c, EL_E_UNSUPPORTED, "weights[2]: no kernels for weight type BF16 (30)");
