@@ -41,8 +41,20 @@ enum el_status {
 
 /* Weight types: GGUF's ids. */
 enum el_qtype {
-    EL_F32 = 0, EL_F16 = 1, EL_Q4_0 = 2, EL_Q4_1 = 3, EL_Q5_0 = 6, EL_Q5_1 = 7, EL_Q8_0 = 8, EL_Q2_K = 10,
-    EL_Q3_K = 11, EL_Q4_K = 12, EL_Q5_K = 13, EL_Q6_K = 14, EL_BF16 = 30, EL_QTYPE_LIMIT = 64
+    EL_F32 = 0,
+    EL_F16 = 1,
+    EL_Q4_0 = 2,
+    EL_Q4_1 = 3,
+    EL_Q5_0 = 6,
+    EL_Q5_1 = 7,
+    EL_Q8_0 = 8,
+    EL_Q2_K = 10,
+    EL_Q3_K = 11,
+    EL_Q4_K = 12,
+    EL_Q5_K = 13,
+    EL_Q6_K = 14,
+    EL_BF16 = 30,
+    EL_QTYPE_LIMIT = 64
 };
 
 /* KV cache element types. */
@@ -50,8 +62,16 @@ enum el_kvtype { EL_KV_F16 = 0, EL_KV_F32 = 1 };
 
 /* Activations. As a gate: y = act(gate) * up. SWIGLU_OAI: gate = min(gate, 7), up = clamp(up, -7, 7),
  * y = gate * sigmoid(1.702 gate) * (up + 1). */
-enum el_act { EL_ACT_NONE, EL_ACT_SILU, EL_ACT_GELU_TANH, EL_ACT_GELU_ERF, EL_ACT_RELU, EL_ACT_RELU2, EL_ACT_SIGMOID,
-              EL_ACT_SWIGLU_OAI };
+enum el_act {
+    EL_ACT_NONE,
+    EL_ACT_SILU,
+    EL_ACT_GELU_TANH,
+    EL_ACT_GELU_ERF,
+    EL_ACT_RELU,
+    EL_ACT_RELU2,
+    EL_ACT_SIGMOID,
+    EL_ACT_SWIGLU_OAI
+};
 
 /* Op codes, with the meaning of an el_op's v (views), w (weight or vector indices, -1 = none), i and f.
  *
@@ -80,9 +100,24 @@ enum el_act { EL_ACT_NONE, EL_ACT_SILU, EL_ACT_GELU_TANH, EL_ACT_GELU_ERF, EL_AC
  *   SELECT_ROWS v0 x v1 y           from the token axis to the output axis
  */
 enum el_opcode {
-    EL_OP_EMBED = 1, EL_OP_NORM, EL_OP_QUANTIZE, EL_OP_LINEAR, EL_OP_GATED, EL_OP_GLU, EL_OP_ACT, EL_OP_ADD,
-    EL_OP_SCALE, EL_OP_SOFTCAP, EL_OP_ROPE, EL_OP_KV_WRITE, EL_OP_ATTENTION, EL_OP_ROUTE, EL_OP_EXPERT_LINEAR,
-    EL_OP_EXPERT_GATED, EL_OP_COMBINE, EL_OP_SELECT_ROWS
+    EL_OP_EMBED = 1,
+    EL_OP_NORM,
+    EL_OP_QUANTIZE,
+    EL_OP_LINEAR,
+    EL_OP_GATED,
+    EL_OP_GLU,
+    EL_OP_ACT,
+    EL_OP_ADD,
+    EL_OP_SCALE,
+    EL_OP_SOFTCAP,
+    EL_OP_ROPE,
+    EL_OP_KV_WRITE,
+    EL_OP_ATTENTION,
+    EL_OP_ROUTE,
+    EL_OP_EXPERT_LINEAR,
+    EL_OP_EXPERT_GATED,
+    EL_OP_COMBINE,
+    EL_OP_SELECT_ROWS
 };
 
 /* int8 activation formats (docs/numerics.md): scale per 16 for the 32-block types, per 256 for k-quants. */
@@ -236,6 +271,12 @@ double el_probe_int8(int32_t n_threads);
 }
 #endif
 
-enum { EL_VECTOR_BASE = 1000000, EL_PAGE_TOKENS = 32, EL_MAX_TOP_K = 1024, EL_TILE_ROWS = 16, EL_SEGMENT = 256 };
+enum {
+    EL_VECTOR_BASE = 1000000,
+    EL_PAGE_TOKENS = 32,
+    EL_MAX_TOP_K = 1024,
+    EL_TILE_ROWS = 16,
+    EL_SEGMENT = 256
+};
 
 #endif

@@ -25,7 +25,9 @@
  * id = 127 / amax, q = rint(x * id), clamped to [-127, 127].
  */
 static inline size_t el_act_q_bytes(int32_t k) { return ((size_t)k + 63) & ~(size_t)63; }
-static inline size_t el_a16_bytes(int32_t k) { return (el_act_q_bytes(k) + (size_t)k / 32 * 20 + 63) & ~(size_t)63; }
+static inline size_t el_a16_bytes(int32_t k) {
+    return (el_act_q_bytes(k) + (size_t)k / 32 * 20 + 63) & ~(size_t)63;
+}
 static inline size_t el_a256_bytes(int32_t k) {
     return (el_act_q_bytes(k) + (size_t)k / 256 * 4 + (size_t)k / 16 * 2 + (size_t)k / 32 * 2 + 63) &
            ~(size_t)63;

@@ -62,7 +62,8 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
             for (int c = 0; c < nc; c++) {
                 EL_UNROLL
                 for (int h = 0; h < 2; h++)
-                    v[c][h] = scaled(sum[c][h], col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
+                    v[c][h] = scaled(sum[c][h], col[c].d + 2 * b + part, part,
+                                     part ? v[c][h] : _mm256_setzero_ps());
             }
         }
         __m256 d[2];
@@ -204,8 +205,10 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                     if (expanded) {
                         w[h] = el_load(quants + 64 * (t + 4 * part) + 32 * h);
                     } else {
-                        const __m256i u = el_load(quants + 64 * t + 32 * h), f = el_load(quants + 256 + 32 * h);
-                        w[h] = _mm256_or_si256(part ? high_nibbles(u) : low_nibbles(u), fifth_bit(f, t + 4 * part));
+                        const __m256i u = el_load(quants + 64 * t + 32 * h),
+                                      f = el_load(quants + 256 + 32 * h);
+                        w[h] = _mm256_or_si256(part ? high_nibbles(u) : low_nibbles(u),
+                                               fifth_bit(f, t + 4 * part));
                     }
                 }
                 EL_UNROLL

@@ -1,8 +1,12 @@
 /* AVX-512 VNNI matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h. */
 #include "avx512_vnni_matmul.h"
 
-/* ---- Q8_0 -------------------------------------------------------------------------------------------------------
- * w + 128 is unsigned; 128 * sum q leaves through the activation sum. */
+/* -(sum << shift) of a 16-block of activations in every lane: takes the weights' offset out. */
+EL_INLINE __m512i minus_sum(const void *x, int32_t k, int32_t j, const int shift) {
+    return _mm512_set1_epi32(-(el_a16_sum(x, k)[j] * (1 << shift)));
+}
+
+/* ---- Q8_0: w + 128 is unsigned ------------------------------------------------------------------------------- */
 EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
                          const void *const *x, float *const *y, size_t y_off, const int nc) {
     __m512 acc[EL_GROUP];
@@ -11,24 +15,34 @@ EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
     for (int32_t b = 0; b < k / 32; b++, quants += 512, extras += 32) {
         el_prefetch(quants, 512);
         if (b % 2 == 0) el_prefetch(extras, 64);
-        __m512i sum[EL_GROUP];
+        __m512 v[EL_GROUP];
         EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            sum[c] = _mm512_sub_epi32(_mm512_setzero_si512(),
-                                      _mm512_slli_epi32(_mm512_set1_epi32(el_a32_sum(x[c], k)[b]), 7));
-        }
-        EL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            const __m512i w = _mm512_xor_si512(el_load(quants + 64 * t), _mm512_set1_epi8(-128));
+        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
+            __m512i sum[EL_GROUP];
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) sum[c] = minus_sum(x[c], k, 2 * b + part, 7);
+            EL_UNROLL
+            for (int t = 0; t < 4; t++) {
+                const __m512i w =
+                    _mm512_xor_si512(el_load(quants + 256 * part + 64 * t), _mm512_set1_epi8(-128));
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
+                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
+                }
+            }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4((const int8_t *)x[c] + 32 * b + 4 * t));
+                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
+                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
+                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
             }
         }
         const __m512 d = el_load_f16(extras);
         EL_UNROLL
-        for (int c = 0; c < nc; c++)
-            acc[c] = el_chain(sum[c], d, _mm512_set1_ps(el_a32_d(x[c], k)[b]), acc[c]);
+        for (int c = 0; c < nc; c++) {
+            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
+        }
     }
     EL_UNROLL
     for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
@@ -43,24 +57,34 @@ EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
     for (int32_t b = 0; b < k / 32; b++, quants += 256, extras += 64) {
         el_prefetch(quants, 256);
         el_prefetch(extras, 64);
-        __m512i sum[EL_GROUP];
+        __m512 v[EL_GROUP];
         EL_UNROLL
-        for (int c = 0; c < nc; c++) sum[c] = _mm512_setzero_si512();
-        EL_UNROLL
-        for (int t = 0; t < 4; t++) {
-            const __m512i v = el_load(quants + 64 * t), low = el_low_nibbles(v), high = el_high_nibbles(v);
+        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
+            __m512i sum[EL_GROUP];
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) sum[c] = _mm512_setzero_si512();
+            EL_UNROLL
+            for (int t = 0; t < 4; t++) {
+                const __m512i w = part ? el_high_nibbles(el_load(quants + 64 * t))
+                                       : el_low_nibbles(el_load(quants + 64 * t));
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
+                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
+                }
+            }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                const int8_t *q = (const int8_t *)x[c] + 32 * b + 4 * t;
-                sum[c] = _mm512_dpbusd_epi32(sum[c], low, el_broadcast4(q));
-                sum[c] = _mm512_dpbusd_epi32(sum[c], high, el_broadcast4(q + 16));
+                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
+                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
+                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
             }
         }
         const __m512 d = el_load_f16(extras), m = el_load_f16(extras + 32);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            acc[c] = el_chain(sum[c], d, _mm512_set1_ps(el_a32_d(x[c], k)[b]), acc[c]);
-            acc[c] = _mm512_fmadd_ps(m, _mm512_set1_ps(el_a32_s(x[c], k)[b]), acc[c]);
+            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
+            acc[c] = _mm512_fmadd_ps(m, _mm512_set1_ps(el_a16_s(x[c], k)[b]), acc[c]);
         }
     }
     EL_UNROLL
@@ -86,6 +110,11 @@ EL_INLINE __m512i fifth_bit(__m512i h, const int s) {
     return _mm512_and_si512(moved, _mm512_set1_epi8(16));
 }
 
+/* Weights of step t of one half, 0 .. 31. */
+EL_INLINE __m512i five_bits(__m512i v, __m512i h, const int part, const int t) {
+    return _mm512_or_si512(part ? el_high_nibbles(v) : el_low_nibbles(v), fifth_bit(h, t + 4 * part));
+}
+
 EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
                          const void *const *x, float *const *y, size_t y_off, const int nc) {
     __m512 acc[EL_GROUP];
@@ -94,29 +123,34 @@ EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
     for (int32_t b = 0; b < k / 32; b++, quants += 320, extras += 32) {
         el_prefetch(quants, 320);
         if (b % 2 == 0) el_prefetch(extras, 64);
-        __m512i sum[EL_GROUP];
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            sum[c] = _mm512_sub_epi32(_mm512_setzero_si512(),
-                                      _mm512_slli_epi32(_mm512_set1_epi32(el_a32_sum(x[c], k)[b]), 4));
-        }
         const __m512i h = el_load(quants + 256);
+        __m512 v[EL_GROUP];
         EL_UNROLL
-        for (int t = 0; t < 4; t++) {
-            const __m512i v = el_load(quants + 64 * t);
-            const __m512i low = _mm512_or_si512(el_low_nibbles(v), fifth_bit(h, t));
-            const __m512i high = _mm512_or_si512(el_high_nibbles(v), fifth_bit(h, t + 4));
+        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
+            __m512i sum[EL_GROUP];
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) sum[c] = minus_sum(x[c], k, 2 * b + part, 4);
+            EL_UNROLL
+            for (int t = 0; t < 4; t++) {
+                const __m512i w = five_bits(el_load(quants + 64 * t), h, part, t);
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
+                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
+                }
+            }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                const int8_t *q = (const int8_t *)x[c] + 32 * b + 4 * t;
-                sum[c] = _mm512_dpbusd_epi32(sum[c], low, el_broadcast4(q));
-                sum[c] = _mm512_dpbusd_epi32(sum[c], high, el_broadcast4(q + 16));
+                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
+                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
+                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
             }
         }
         const __m512 d = el_load_f16(extras);
         EL_UNROLL
-        for (int c = 0; c < nc; c++)
-            acc[c] = el_chain(sum[c], d, _mm512_set1_ps(el_a32_d(x[c], k)[b]), acc[c]);
+        for (int c = 0; c < nc; c++) {
+            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
+        }
     }
     EL_UNROLL
     for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);

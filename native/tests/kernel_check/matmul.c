@@ -245,11 +245,11 @@ void check_quantize_meaning(check *c, int32_t format) {
             int32_t sum = 0, sum32 = 0;
             for (int32_t i = 0; i < 16; i++) sum += q[16 * j + i];
             for (int32_t i = 0; i < 32; i++) sum32 += q[32 * (j / 2) + i];
-            int32_t ok =
-                format == EL_ACT_A16
-                    ? el_a16_sum(q, k)[j] == sum &&
-                          (j % 2 == 0 || el_a16_s(q, k)[j / 2] == fmaf((float)sum, d[j], (float)(sum32 - sum) * d[j - 1]))
-                    : el_a256_sum16(q, k)[j] == sum && el_a256_sum32(q, k)[j / 2] == sum32;
+            int32_t ok = format == EL_ACT_A16
+                             ? el_a16_sum(q, k)[j] == sum &&
+                                   (j % 2 == 0 || el_a16_s(q, k)[j / 2] ==
+                                                      fmaf((float)sum, d[j], (float)(sum32 - sum) * d[j - 1]))
+                             : el_a256_sum16(q, k)[j] == sum && el_a256_sum32(q, k)[j / 2] == sum32;
             if (!ok) fail(c, "sums of 16-block %d are wrong", j);
         }
         if (c->failed) return;
