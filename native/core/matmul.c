@@ -11,7 +11,7 @@
 enum { CHUNKS_PER_THREAD = 8, MAX_GATED_PANELS = 4, MIN_COLUMNS = 64, CACHE_BYTES = 384 << 10 };
 
 /* How a chunk's size is chosen, in nanoseconds; a panel is estimated by its bytes and its products. */
-static const float MIN_CHUNK_NS = 3000.0f, MAX_CHUNK_NS = 25000.0f, BYTES_PER_NS = 12.0f,
+static const float MIN_CHUNK_NS = 1500.0f, MAX_CHUNK_NS = 25000.0f, BYTES_PER_NS = 12.0f,
                    PRODUCTS_PER_NS = 60.0f;
 
 /* A run of columns: where their activations and results are. For experts a column is a (token, rank) pair. */

@@ -1,8 +1,10 @@
 /* The thread pool. See pool.h.
  *
- * `ticket` hands out chunks: it starts a phase at LIMIT - n, every fetch_add claims one chunk, and a value of LIMIT or
- * more claims nothing. A valid claim proves that its phase is not complete, hence that the job and the phase's tables
- * are not being rewritten, however late the claiming thread gets to look at them; without one it looks at nothing.
+ * A phase's chunks are dealt out as one run of neighbours for each thread, so that a thread reads on where it stopped;
+ * a thread that has finished its run helps with the others. The ticket of a run starts at LIMIT - length; every
+ * fetch_add claims one chunk, and a value of LIMIT or more claims nothing. Threads count what they have completed and
+ * report it when they find nothing more to claim. A chunk that is claimed but not reported keeps its phase from ending,
+ * hence the job and the phase's tables from being rewritten: a thread looks at them only while it has one.
  * `epoch` counts phases; waiting threads watch it and sleep on it.
  */
 #include "pool.h"
@@ -23,8 +25,12 @@ typedef struct worker {
     el_os_thread thread;
 } worker;
 
-struct el_pool {
+typedef struct run {
     _Alignas(64) _Atomic uint32_t ticket;
+    uint32_t end; /* written between phases: the chunk after the last */
+} run;
+
+struct el_pool {
     _Alignas(64) _Atomic uint32_t done; /* chunks of this phase that are complete */
     _Alignas(64) _Atomic uint32_t epoch;
     _Alignas(64) _Atomic uint32_t sleepers;
@@ -32,7 +38,8 @@ struct el_pool {
     _Atomic uint32_t stop;
     _Alignas(64) el_job job; /* written between jobs */
     uint32_t n_chunks;       /* written between phases */
-    int32_t n_threads;
+    int32_t n_threads, n_started;
+    run *runs; /* [n_threads] */
     worker *workers;
 };
 
@@ -64,7 +71,13 @@ static void advance(el_pool *p, int32_t thread) {
     if (n > 0) {
         p->n_chunks = (uint32_t)n;
         atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->ticket, LIMIT - (uint32_t)n, memory_order_release);
+        uint32_t start = 0;
+        for (int32_t i = 0; i < p->n_threads; i++) {
+            run *r = &p->runs[i];
+            r->end = (uint32_t)((uint64_t)n * (uint64_t)(i + 1) / (uint64_t)p->n_threads);
+            atomic_store_explicit(&r->ticket, LIMIT - (r->end - start), memory_order_release);
+            start = r->end;
+        }
         if (p->n_threads > 1) announce(p);
     } else {
         atomic_store_explicit(&p->running, 0, memory_order_release);
@@ -72,14 +85,33 @@ static void advance(el_pool *p, int32_t thread) {
     }
 }
 
-/* Claim and run chunks until the phase has none left. */
+/* Claim a chunk of a run: 1 and its number, or 0. */
+static int32_t claim(run *r, int32_t *chunk) {
+    if (atomic_load_explicit(&r->ticket, memory_order_relaxed) >= LIMIT) return 0;
+    uint32_t t = atomic_fetch_add_explicit(&r->ticket, 1, memory_order_acq_rel);
+    if (t >= LIMIT) return 0;
+    *chunk = (int32_t)(r->end - (LIMIT - t));
+    return 1;
+}
+
+/* Run chunks until there are none to claim, of this phase and of those that this thread gets to begin. */
 static void work(el_pool *p, int32_t thread) {
     for (;;) {
-        uint32_t t = atomic_fetch_add_explicit(&p->ticket, 1, memory_order_acq_rel);
-        if (t >= LIMIT) return;
+        uint32_t n_done = 0;
+        int32_t chunk;
+        for (int32_t i = thread, tried = 0; tried < p->n_threads;) {
+            if (claim(&p->runs[i], &chunk)) {
+                p->job.chunk(p->job.context, thread, chunk);
+                n_done++;
+            } else {
+                tried++;
+                i = i + 1 < p->n_threads ? i + 1 : 0;
+            }
+        }
+        if (n_done == 0) return;
         uint32_t n = p->n_chunks;
-        p->job.chunk(p->job.context, thread, (int32_t)(n - (LIMIT - t)));
-        if (atomic_fetch_add_explicit(&p->done, 1, memory_order_acq_rel) + 1 == n) advance(p, thread);
+        if (atomic_fetch_add_explicit(&p->done, n_done, memory_order_acq_rel) + n_done < n) return;
+        advance(p, thread);
     }
 }
 
@@ -100,13 +132,14 @@ el_pool *el_pool_new(int32_t n_threads, int32_t *failed) {
     *failed = 1;
     el_pool *p = aligned_alloc(64, sizeof *p);
     if (!p) return NULL;
-    *p = (el_pool){.n_threads = 1};
-    atomic_init(&p->ticket, LIMIT);
+    *p = (el_pool){.n_threads = n_threads};
     p->workers = calloc((size_t)n_threads, sizeof *p->workers);
-    if (!p->workers) {
+    p->runs = aligned_alloc(64, (size_t)n_threads * sizeof *p->runs);
+    if (!p->workers || !p->runs) {
         el_pool_free(p);
         return NULL;
     }
+    for (int32_t i = 0; i < n_threads; i++) p->runs[i] = (run){.ticket = LIMIT};
     for (int32_t i = 1; i < n_threads; i++) {
         worker *w = &p->workers[i];
         w->pool = p;
@@ -116,7 +149,7 @@ el_pool *el_pool_new(int32_t n_threads, int32_t *failed) {
             el_pool_free(p);
             return NULL;
         }
-        p->n_threads++;
+        p->n_started++;
     }
     *failed = 0;
     return p;
@@ -126,8 +159,9 @@ void el_pool_free(el_pool *pool) {
     if (!pool) return;
     atomic_store(&pool->stop, 1);
     announce(pool);
-    for (int32_t i = 1; i < pool->n_threads; i++) el_os_thread_join(&pool->workers[i].thread);
+    for (int32_t i = 1; i <= pool->n_started; i++) el_os_thread_join(&pool->workers[i].thread);
     free(pool->workers);
+    free(pool->runs);
     free(pool);
 }
 
