@@ -33,7 +33,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer of a request. finish_reason: "stop" (end of turn or stop string), "length", "cancelled", "error"."""
+    """One answer of a request.
+
+    finish_reason: "stop" (end of turn, or the stop string in `stop`), "length" (max_tokens, or the context is full),
+    "cancelled", "error". token_ids: all that were sampled, those of text that a stop string cut off included.
+    """
 
     index: int
     text: str
@@ -47,7 +51,7 @@ class Completion:
     """A finished request. `str(c)` is the first choice's text.
 
     seed: replays the result together with `fingerprint` (numerics version, model hash, KV type).
-    error: the exception, when finish_reason is "error".
+    error: the exception, when finish_reason is "error", or "cancelled" because the model was closed.
     """
 
     choices: list[Choice]

@@ -196,8 +196,11 @@ def test_a_forgotten_llm_in_a_cycle_collected_by_its_own_engine_thread(
     def on_step(batch: Any) -> None:
         if armed:
             gc.collect()
+            time.sleep(0.05)
+            open_in_step.append(all(s.data is not None for s in file._shards))
 
     armed: list[bool] = []
+    open_in_step: list[bool] = []
     install(monkeypatch, FakeBackend(lambda past: 65, on_step=on_step))
     llm = LLM(tiny_path)
     engine, file = llm._loaded.engine, llm._loaded.file
@@ -215,6 +218,7 @@ def test_a_forgotten_llm_in_a_cycle_collected_by_its_own_engine_thread(
         gc.enable()
     assert not engine._thread.is_alive()
     assert closed == [True]
+    assert open_in_step == [True]
     deadline = time.monotonic() + 5
     while any(s.data is not None for s in file._shards):
         assert time.monotonic() < deadline, "the file stays open"

@@ -219,22 +219,3 @@ def test_batch_sizes(cli: CLI, tiny: str) -> None:
 def test_cache_types(cli: CLI, tiny: str) -> None:
     out = cli("run", tiny, "Hi", "-ctk", "f32", "-ctv", "f16", "-n", "1", "--json").out
     assert json.loads(out)["fingerprint"].endswith("-f32+f16")
-
-
-@pytest.mark.parametrize("prompt", ["Name three colors."])
-def test_the_starter_model(program: CLI, smollm2_path: Path, prompt: str) -> None:
-    """The real thing, with the native backend, as a user would type it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edgellm", "run", str(smollm2_path), prompt, "--temp", "0"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1. Red\n2. Blue\n3. Green\n"
-
-
-def test_the_starter_model_continues_a_text(smollm2_path: Path) -> None:
-    argv = ["run", "--raw", str(smollm2_path), "The capital of France is", "--temp", "0", "-n", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "edgellm", *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, " Paris.\n", "")

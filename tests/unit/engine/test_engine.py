@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -238,16 +238,21 @@ def test_sending_races_with_closing(start: Callable[..., Engine]) -> None:
 def test_two_threads_that_drain_do_not_wait_for_each_other(start: Callable[..., Engine]) -> None:
     engine = start()
     engine.close()
-    r = request()
-    for _ in range(200):
-        engine._inbox.put(lambda: None)
-        threads = [threading.Thread(target=engine._drain) for _ in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(5)
-            assert not t.is_alive()
-    assert r.events.empty()
+
+    class Slow(SimpleQueue):  # type: ignore[type-arg]
+        def empty(self) -> bool:
+            answer = super().empty()
+            time.sleep(0.01)  # long enough for the other thread to take what was seen here
+            return answer
+
+    engine._inbox = Slow()
+    engine._inbox.put(lambda: None)
+    threads = [threading.Thread(target=engine._drain, daemon=True) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(5)
+        assert not t.is_alive()
 
 
 def test_a_pool_that_cannot_hold_one_sequence_is_refused() -> None:

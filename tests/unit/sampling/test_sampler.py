@@ -94,6 +94,13 @@ def test_filters_keep_exactly(option: dict[str, float], kept: set[int]) -> None:
     assert {s.pick(ids, logits, i) for i in range(2000)} == kept
 
 
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    ids, logits = ranked([1.0, 1.0, 1.0, 1.0])
+    assert {sampler(top_p=0.5).pick(ids, logits, i) for i in range(500)} == {0, 1}
+    assert {sampler(top_p=0.51).pick(ids, logits, i) for i in range(500)} == {0, 1, 2}
+    assert {sampler(top_p=0.0).pick(ids, logits, i) for i in range(500)} == {0}
+
+
 def test_same_seed_same_draw_other_choice_other_draw() -> None:
     draws = [[uniform(7, c, i) for i in range(50)] for c in (0, 1)]
     assert draws[0] == [uniform(7, 0, i) for i in range(50)]

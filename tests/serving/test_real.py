@@ -1,0 +1,107 @@
+"""The same promises with a real model on the native backend: no leaks, ends within a step, refusals in a child."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from edgellm import LLM, EngineError
+
+
+@pytest.mark.slow
+def test_two_hundred_cycles_of_load_generate_close_level_off(smollm2_path: Path) -> None:
+    process = psutil.Process()
+
+    def cycles(n: int) -> int:
+        for i in range(n):
+            llm = LLM(smollm2_path, n_ctx=256)
+            if i % 2:
+                llm.generate("Hello", max_tokens=2, seed=i)
+                llm.close()
+            else:
+                stream = llm.generate("Hello", stream=True, max_tokens=50)
+                next(stream)
+                del llm, stream
+        gc.collect()
+        return process.memory_info().rss
+
+    cycles(100)
+    descriptors = process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
+    middle = cycles(50)
+    end = cycles(50)
+    assert end - middle < 8 << 20
+    assert (process.num_fds() if hasattr(process, "num_fds") else process.num_handles()) <= descriptors
+
+
+def test_leaving_a_stream_and_closing_stop_the_work_within_a_step(smollm2_path: Path) -> None:
+    llm = LLM(smollm2_path, n_ctx=1024)
+    stats = llm._loaded.engine.stats
+    stream = llm.generate("Once upon a time", stream=True, temperature=0)
+    for _ in range(5):
+        next(stream)
+    before = stats.steps
+    stream.close()
+    while llm._loaded.engine._requests:
+        time.sleep(0.001)
+    assert stats.steps <= before + 2
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(llm.generate("Once", temperature=0))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    before = stats.steps
+    while stats.steps < before + 5:
+        time.sleep(0.001)
+    before = stats.steps
+    llm.close()
+    assert stats.steps <= before + 1
+    for t in threads:
+        t.join(5)
+    assert [c.finish_reason for c in results] == ["cancelled"] * 3
+    assert all(isinstance(c.error, EngineError) for c in results)
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from edgellm import LLM, EngineError
+llm = LLM(Path(sys.argv[1]), n_ctx=256)
+stream = llm.generate("Once upon a time", stream=True, temperature=0)
+next(stream)
+pid = os.fork()
+if pid == 0:
+    refused = 0
+    for call in (lambda: llm.generate("x"), lambda: llm.chat("x"), lambda: llm.logits([1]), lambda: next(stream)):
+        try:
+            call()
+        except EngineError:
+            refused += 1
+    sys.exit(refused)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status), list(stream)[-1].finish_reason)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_is_refused_and_ends(smollm2_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, str(smollm2_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout in ("4 length\n", "4 stop\n")
+
+
+def test_many_requests_at_once_give_what_each_gives_alone(smollm2_path: Path) -> None:
+    prompts = ["The sky is", "One, two, three,", "My favourite food is", "In the year 1900"] * 3
+    options: dict[str, Any] = {"max_tokens": 12, "seed": 7, "temperature": 1.0}
+    with LLM(smollm2_path, n_ctx=512, max_seqs=5, n_batch=16) as llm:
+        together = [c.token_ids for c in llm.generate(prompts, **options)]
+        alone = [llm.generate(p, **options).token_ids for p in prompts[:4]]
+    assert together == alone * 3
