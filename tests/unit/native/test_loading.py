@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,21 @@ def test_the_package_imports_without_cffi_work(clean_environment: pytest.MonkeyP
     program = "import edgellm._native as n; print(n.available())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity mask here")
+def test_default_threads_follow_the_affinity_mask() -> None:
+    if not _native.available():
+        pytest.skip(_native.why_not())
+    program = """
+import os
+from edgellm import _native
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(_native.default_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+    assert 1 <= _native.default_threads() <= len(os.sched_getaffinity(0))
 
 
 def test_the_machine() -> None:
