@@ -6,13 +6,19 @@ All sums are float64, in rank order, so a result depends on the logits, the seed
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+
 import numpy as np
 
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import RequestError
 from edgellm.core.types import F32, I32, MAX_TOP_K
-from edgellm.sampling.exp64 import LEAST, exp64
+from edgellm.sampling.exp64 import LEAST, exp64, exp_list
 from edgellm.sampling.rng import uniform
+
+FEW = 64
+"""Candidates up to which lists are quicker than arrays. The results have the same bits."""
 
 
 class Sampler:
@@ -68,28 +74,54 @@ class Sampler:
             raise RequestError("logit_bias bans every token: leave at least one that may come next")
         if p.temperature == 0.0:
             return int(ids[0])
-        x = logits[: p.top_k or len(logits)].astype(np.float64)
-        x -= x[0]
-        # Both exponentials in one call. What is bounded here, banned tokens (-inf) among it, weighs 1e-304 beside the
-        # first candidate's 1: the sums do not change, and no draw falls on it.
-        powers = np.empty((2, len(x)))
-        np.maximum(x, LEAST, out=powers[0])
-        np.maximum(x, LEAST * p.temperature, out=powers[1])
-        powers[1] /= p.temperature
-        e, weights = exp64(powers)
-        keep = len(x)
-        if p.top_p < 1.0:
-            c = e.cumsum()
-            keep = int(c.searchsorted(p.top_p * c[-1], side="left")) + 1
-        if p.min_p > 0.0:
-            keep = min(keep, max(1, int(np.count_nonzero(e >= p.min_p))))
-        if keep == 1:
-            return int(ids[0])
-        c = weights[:keep].cumsum()
-        i = int(c.searchsorted(uniform(self.seed, self.choice, n_generated) * c[-1], side="right"))
-        return int(ids[min(i, keep - 1)])
+        n = min(p.top_k or len(logits), len(logits))
+        u = uniform(self.seed, self.choice, n_generated)
+        i = _draw_few(p, logits[:n].tolist(), u) if n <= FEW else _draw_many(p, logits[:n], u)
+        return int(ids[i])
 
     def pick_from_row(self, row: F32, n_generated: int) -> int:
         """Choose from a whole row of logits [V] (already adjusted)."""
         order = np.argsort(-row, kind="stable").astype(np.int32)
         return self.pick(order, row[order], n_generated)
+
+
+def _draw_few(p: ResolvedParams, logits: list[float], u: float) -> int:
+    """The rank that falls on u in [0, 1) among candidates in ranked order.
+
+    Differences from the best are bounded at LEAST: what lies below, banned tokens (-inf) among it, weighs 1e-304 beside
+    the first one's 1. Sums do not change, and no draw falls on it.
+    """
+    top, keep = logits[0], len(logits)
+    x = [v - top for v in logits]
+    if p.top_p < 1.0 or p.min_p > 0.0:
+        e = exp_list(x if x[-1] >= LEAST else [max(v, LEAST) for v in x])
+        if p.top_p < 1.0:
+            sums = list(accumulate(e))
+            keep = bisect_left(sums, p.top_p * sums[-1]) + 1
+        if p.min_p > 0.0:
+            keep = max(1, sum([v >= p.min_p for v in e[:keep]]))
+        if keep == 1:
+            return 0
+        x = x[:keep]
+    least = LEAST * p.temperature
+    scaled = [v / p.temperature for v in (x if x[-1] >= least else [max(v, least) for v in x])]
+    sums = list(accumulate(exp_list(scaled)))
+    return min(bisect_right(sums, u * sums[-1]), keep - 1)
+
+
+def _draw_many(p: ResolvedParams, logits: F32, u: float) -> int:
+    """The same over arrays."""
+    x, keep = logits.astype(np.float64), len(logits)
+    x -= x[0]
+    if p.top_p < 1.0 or p.min_p > 0.0:
+        e = exp64(np.maximum(x, LEAST))
+        if p.top_p < 1.0:
+            sums = e.cumsum()
+            keep = int(sums.searchsorted(p.top_p * sums[-1], side="left")) + 1
+        if p.min_p > 0.0:
+            keep = max(1, int(np.count_nonzero(e[:keep] >= p.min_p)))
+        if keep == 1:
+            return 0
+        x = x[:keep]
+    sums = exp64(np.maximum(x, LEAST * p.temperature) / p.temperature).cumsum()
+    return min(int(sums.searchsorted(u * sums[-1], side="right")), keep - 1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import RequestError
-from edgellm.sampling.exp64 import LEAST, exp64
+from edgellm.sampling.exp64 import LEAST, exp64, exp_list
 from edgellm.sampling.rng import philox, uniform
-from edgellm.sampling.sampler import Sampler
+from edgellm.sampling.sampler import Sampler, _draw_few, _draw_many
 from edgellm.sampling.stops import StopMatcher
 
 DRAWS = [19, 50, 38, 24, 19, 62, 34, 24, 31, 19, 19, 50, 19, 38, 31, 48]
@@ -57,6 +57,31 @@ def test_exp64_has_these_bits_everywhere() -> None:
     ]
     alone = [float(exp64(np.array([v]))[0]) for v in x]
     assert exp64(np.tile(x, 9)).tolist() == alone * 9  # whatever lane of a vector unit a number lands in
+
+
+@given(st.lists(st.floats(LEAST, 0), max_size=70))
+def test_lists_and_arrays_have_the_same_bits(x: list[float]) -> None:
+    assert exp_list(x) == exp64(np.array(x, np.float64)).tolist()
+
+
+@given(
+    st.lists(st.floats(-100, 100, width=32) | st.just(-math.inf), min_size=1, max_size=70),
+    st.sampled_from([1.0, 0.8, 3.0, 1e-3, 1e-300]),
+    st.sampled_from([1.0, 0.95, 0.5, 0.0]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.integers(0, 5),
+)
+def test_few_and_many_candidates_are_drawn_alike(
+    values: list[float], temperature: float, top_p: float, min_p: float, position: int
+) -> None:
+    _, logits = ranked(values)
+    if logits[0] == -math.inf:
+        return
+    p = SamplingParams(temperature=temperature, top_p=top_p, min_p=min_p).resolved({})
+    u = uniform(3, 0, position)
+    few = _draw_few(p, logits.tolist(), u)
+    assert few == _draw_many(p, logits, u)
+    assert logits[few] > -math.inf
 
 
 def test_exp64_is_monotonic_where_samplers_compare() -> None:
