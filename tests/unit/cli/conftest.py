@@ -121,14 +121,14 @@ def program() -> CLI:
 class Screen:
     """A program on a pseudo-terminal: type, wait for what it shows, interrupt."""
 
-    def __init__(self, argv: list[str], term: str) -> None:
+    def __init__(self, argv: list[str], term: str, stdout: int | None) -> None:
         import pty
 
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
             argv,
             stdin=slave,
-            stdout=slave,
+            stdout=slave if stdout is None else stdout,
             stderr=slave,
             env=environment(TERM=term, COLUMNS="100"),
             start_new_session=True,
@@ -189,13 +189,13 @@ def _take_terminal() -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[Callable[..., Screen]]:
-    """terminal("chat", "m.gguf", answers=..., pace=...) -> Screen."""
+    """terminal("chat", "m.gguf", answers=..., pace=...) -> Screen; stdout: a descriptor, to pipe the answers away."""
     if sys.platform == "win32":
         pytest.skip("pseudo-terminals need a POSIX system")
     screens: list[Screen] = []
 
-    def start(*argv: str, term: str = "xterm", **options: Any) -> Screen:
-        screens.append(Screen(command(*argv, **options), term))
+    def start(*argv: str, term: str = "xterm", stdout: int | None = None, **options: Any) -> Screen:
+        screens.append(Screen(command(*argv, **options), term, stdout))
         return screens[-1]
 
     yield start

@@ -222,3 +222,20 @@ def test_a_paste_of_several_lines_is_one_message(terminal: Any, tiny: str) -> No
     screen.type("\x04")
     assert screen.end() == 0
     assert "Twice!" not in screen.shown
+
+
+def test_answers_piped_away_while_typing(terminal: Any, tiny: str, tmp_path: Path) -> None:
+    """The prompt stays on the terminal, the file gets the tokens and nothing else."""
+    with open(tmp_path / "answers.txt", "wb") as file:
+        screen = terminal("chat", tiny, *GREEDY, answers=("Hello.", "Again."), stdout=file.fileno())
+        screen.wait_for(">>>")
+        screen.type("Hi\r")
+        screen.wait_for("Hi")
+        screen.wait_for(">>>")
+        screen.type("More\r")
+        screen.wait_for("More")
+        screen.wait_for(">>>")
+        screen.type("/bye\r")
+        assert screen.end() == 0
+    assert (tmp_path / "answers.txt").read_text() == "Hello.\nAgain.\n"
+    assert "Hello." not in screen.shown
