@@ -113,7 +113,7 @@ static int32_t dot32(const int16_t *w, const int16_t *x) {
     return sum;
 }
 
-/* ---- types with one scale per 32 ---------------------------------------------------------------------------------- */
+/* ---- 32-block types: activations A16 ------------------------------------------------------------------------------ */
 
 /* sum w q of a 32-block, each 16 with its own activation scale. */
 static float dot_a16(const int16_t *w, const int16_t *q, const float *dx) {
