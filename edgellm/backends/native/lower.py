@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,7 +276,7 @@ def _select(s: _State, op: ops.SelectRows) -> None:
     _emit(s, "SELECT_ROWS", [op.x, op.y], op.y)
 
 
-_HANDLERS: Mapping[type, Callable[[_State, Op], None]] = {
+_HANDLERS: Mapping[type[Op], Callable[[_State, Any], None]] = {
     ops.Embed: _embed,
     ops.Norm: _norm,
     ops.Linear: _linear,
@@ -293,4 +294,4 @@ _HANDLERS: Mapping[type, Callable[[_State, Op], None]] = {
     ops.ExpertGated: _expert_gated,
     ops.Combine: _combine,
     ops.SelectRows: _select,
-}  # type: ignore[dict-item]
+}

@@ -82,9 +82,7 @@ def test_empty_is_unset(clean_environment: pytest.MonkeyPatch, text: str) -> Non
         (env.LOG, "loud"),
     ],
 )
-def test_a_bad_value_is_named(
-    clean_environment: pytest.MonkeyPatch, variable: env.Variable[object], text: str
-) -> None:
+def test_a_bad_value_is_named(clean_environment: pytest.MonkeyPatch, variable: env.Variable[object], text: str) -> None:
     clean_environment.setenv(variable.name, text)
     with pytest.raises(ConfigError) as caught:
         variable.get()
@@ -94,9 +92,7 @@ def test_a_bad_value_is_named(
     assert "expected" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("no", False)]
-)
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("no", False)])
 def test_flags(clean_environment: pytest.MonkeyPatch, text: str, value: bool) -> None:
     clean_environment.setenv("HF_HUB_OFFLINE", text)
     assert env.HF_HUB_OFFLINE.get() is value
