@@ -1,15 +1,19 @@
-/* What the AVX2 matmul files share: column groups, the driver of mm, transposes for pack.
+/* What the AVX2 matmul files share: columns, sums, the driver of mm, transposes for pack.
  *
- * How mm works. A tile call multiplies up to 4 columns by all 16 rows over some consecutive blocks of the panel. It
- * continues the float chains it finds in `acc` ([column][16 rows], in L1), so a panel can be taken in chunks of blocks:
+ * How mm works. A tile call multiplies up to 4 columns by all 16 rows over some consecutive blocks of the panel, and
+ * continues the float chains it finds in `acc`. There are three forms, from few columns to many:
  *
- *   n <= EL_DIRECT_COLUMNS   tiles read the packed panel; it is streamed from memory once.
- *   more                     a chunk is first expanded into scratch (u8 weights, f32 scales), where it stays in L1
- *                            while every group of columns uses it.
+ *   streamed  1 or 2 columns. The panel is read as it lies, first all quants, then all extras: memory sees one ascending
+ *             stream, worth 20 % of the bandwidth. Integer sums wait in scratch until their scales come by.
+ *   packed    more. Blocks are unpacked in registers, quants and extras of a block together.
+ *   expanded  many. The panel is first unpacked into scratch (u8 weights, f32 scales), in chunks that stay in the cache
+ *             while every group of columns uses them.
+ *
+ * packed and expanded prefetch the next panel, evenly spread over their work.
  *
  * Weights are the unsigned operand of vpmaddubsw, activations (one broadcast dword = 4 k) the signed one. The products
- * of several steps are added as int16, as many as provably fit; offsets (u - 16, u - 32) are taken out through the
- * activation sums.
+ * of several steps are added as int16, as many as provably fit; offsets (u - 16, u - 32) leave through the activation
+ * sums.
  */
 #ifndef EL_AVX2_MATMUL_H
 #define EL_AVX2_MATMUL_H
@@ -22,9 +26,12 @@
 
 enum {
     EL_GROUP = 4,           /* columns of a tile call */
-    EL_DIRECT_COLUMNS = 8,  /* up to here expanding does not pay */
+    EL_STREAMED = 2,        /* columns of a streamed call */
     EL_BATCH_COLUMNS = 512, /* columns whose accumulators fit into scratch */
-    EL_PREFETCH = 8192,     /* bytes; docs/perf/LOG.md */
+    EL_SUM_BYTES = 32768,   /* integer sums of a streamed call at most */
+    EL_PREFETCH = 1024,     /* bytes ahead, one column: the processor's own prefetch does the rest */
+    EL_PREFETCH_TWO = 4096, /* two columns */
+    EL_PREFETCH_FAR = 8192  /* where computing takes longer than reading */
 };
 
 /* ---- columns ---------------------------------------------------------------------------------------------------- */
@@ -65,44 +72,111 @@ EL_INLINE void el_store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, 
 /* 8 halves at p. */
 EL_INLINE __m256 el_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
-EL_INLINE void el_prefetch(const void *p, int32_t bytes) {
-    const char *c = (const char *)p + EL_PREFETCH;
+EL_INLINE void el_prefetch(const void *p, int32_t bytes, int32_t distance) {
+    const char *c = (const char *)p + distance;
     for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
+}
+
+/* ---- integer sums ----------------------------------------------------------------------------------------------- */
+
+/* sum[c][h] of column c and half h (8 of the 16 rows). */
+typedef __m256i el_sums[EL_GROUP][2];
+
+EL_INLINE void el_sums_clear(el_sums sum, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
+}
+
+/* Put sums aside until their scales come by: [..][c][h]. */
+EL_INLINE __m256i *el_sums_store(__m256i *to, const el_sums sum, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        _mm256_store_si256(to++, sum[c][0]);
+        _mm256_store_si256(to++, sum[c][1]);
+    }
+    return to;
+}
+
+/* Add one step as int16: unsigned weights of 16 rows times 4 activations of column c. */
+EL_INLINE void el_sums_add(el_sums sum, const int c, __m256i w0, __m256i w1, __m256i q) {
+    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w0, q));
+    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w1, q));
+    EL_PIN(sum[c][0]);
+    EL_PIN(sum[c][1]);
+}
+
+EL_INLINE __m256i el_low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+EL_INLINE __m256i el_high_nibbles(__m256i v) { return el_low_nibbles(_mm256_srli_epi16(v, 4)); }
+
+/* ---- float chains ----------------------------------------------------------------------------------------------- */
+
+typedef __m256 el_chains[EL_GROUP][2];
+
+EL_INLINE void el_chains_load(el_chains to, const float *acc, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        to[c][0] = _mm256_load_ps(acc + 16 * c);
+        to[c][1] = _mm256_load_ps(acc + 16 * c + 8);
+    }
+}
+
+EL_INLINE void el_chains_store(const el_chains from, float *acc, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        _mm256_store_ps(acc + 16 * c, from[c][0]);
+        _mm256_store_ps(acc + 16 * c + 8, from[c][1]);
+    }
 }
 
 /* ---- the driver ------------------------------------------------------------------------------------------------- */
 
-/* acc[c][r] continues over n_blocks blocks from block0 on, for the columns x[0 .. NC-1]. quants and extras: of block0,
- * in the panel's or in the expanded form. */
-typedef void el_tile_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                        int32_t n_blocks, const void *const *x, float *acc);
+/* Columns x[0 .. NC-1] times n_blocks blocks of the panel from block0 on. quants and extras: of block0. */
+typedef struct el_tile_call {
+    const uint8_t *quants, *extras; /* in the panel's form or the expanded one */
+    int32_t k, block0, n_blocks;
+    const void *const *x;
+    float *acc;        /* [NC][16] */
+    __m256i *sums;     /* streamed: room for the integer sums */
+    const char *ahead; /* the others: prefetch `lines` lines per 32 columns of K from here on */
+    int32_t lines;
+} el_tile_call;
+
+typedef void el_tile_fn(const el_tile_call *t);
 
 typedef struct el_mm_type {
     int32_t block, quant_bytes, extra_bytes;  /* of a block in the panel */
-    int32_t chunk;                            /* blocks expanded at a time */
+    int32_t sums;                             /* integer sums a block has per row and column */
+    int32_t packed_columns;                   /* up to here expanding does not pay */
+    int32_t chunk;                            /* blocks of K that all columns use before the next */
     int32_t expanded_quants, expanded_extras; /* bytes of a block; quants 0: the panel's serve */
     void (*expand)(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
                    uint8_t *to_extras);
-    el_tile_fn *direct[EL_GROUP], *expanded[EL_GROUP]; /* by NC - 1 */
+    el_tile_fn *streamed[EL_STREAMED], *packed[EL_GROUP], *expanded[EL_GROUP]; /* by NC - 1 */
 } el_mm_type;
 
-/* The tile functions of a type from <name>_tile(..., nc, expanded), and their places in an el_mm_type. */
-#define EL_TILE_FUNCTION(name, nc, form, expanded)                                                         \
-    static void name##_##form##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k,              \
-                                     int32_t block0, int32_t n_blocks, const void *const *x, float *acc) { \
-        name##_tile(quants, extras, k, block0, n_blocks, x, acc, nc, expanded);                            \
-    }
-#define EL_TILE_FUNCTIONS(name)            \
-    EL_TILE_FUNCTION(name, 1, direct, 0)   \
-    EL_TILE_FUNCTION(name, 2, direct, 0)   \
-    EL_TILE_FUNCTION(name, 3, direct, 0)   \
-    EL_TILE_FUNCTION(name, 4, direct, 0)   \
-    EL_TILE_FUNCTION(name, 1, expanded, 1) \
-    EL_TILE_FUNCTION(name, 2, expanded, 1) \
-    EL_TILE_FUNCTION(name, 3, expanded, 1) \
-    EL_TILE_FUNCTION(name, 4, expanded, 1)
+/* Prefetch `lines` lines and move on. */
+EL_INLINE const char *el_prefetch_ahead(const char *p, int32_t lines) {
+    for (int32_t i = 0; i < lines; i++, p += 64) _mm_prefetch(p, _MM_HINT_T0);
+    return p;
+}
+
+/* The tile functions of a type, from inline functions <name>_<form>(t, nc), and their places in an el_mm_type. */
+#define EL_TILE_FUNCTION(name, form, nc) \
+    static void name##_##form##_##nc(const el_tile_call *t) { name##_##form(t, nc); }
+#define EL_TILE_FUNCTIONS(name)         \
+    EL_TILE_FUNCTION(name, streamed, 1) \
+    EL_TILE_FUNCTION(name, streamed, 2) \
+    EL_TILE_FUNCTION(name, packed, 1)   \
+    EL_TILE_FUNCTION(name, packed, 2)   \
+    EL_TILE_FUNCTION(name, packed, 3)   \
+    EL_TILE_FUNCTION(name, packed, 4)   \
+    EL_TILE_FUNCTION(name, expanded, 1) \
+    EL_TILE_FUNCTION(name, expanded, 2) \
+    EL_TILE_FUNCTION(name, expanded, 3) \
+    EL_TILE_FUNCTION(name, expanded, 4)
 #define EL_TILE_TABLES(name)                                                        \
-    .direct = {name##_direct_1, name##_direct_2, name##_direct_3, name##_direct_4}, \
+    .streamed = {name##_streamed_1, name##_streamed_2},                             \
+    .packed = {name##_packed_1, name##_packed_2, name##_packed_3, name##_packed_4}, \
     .expanded = {name##_expanded_1, name##_expanded_2, name##_expanded_3, name##_expanded_4}
 #define EL_MM_FUNCTION(function, type)                                                                  \
     static void function(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
@@ -123,36 +197,73 @@ static inline void el_mm_store(const float *acc, int32_t n_rows, int32_t n, floa
     }
 }
 
-/* mm of every type with blocks: el_mm_fn's arguments. Scratch: accumulators, then expanded extras, then quants. */
+static inline void el_mm_streamed(const el_mm_type *t, const el_tile_call *all, int32_t n_blocks, int32_t n) {
+    const int32_t fit = t->sums ? EL_SUM_BYTES / (t->sums * n * 64) : n_blocks;
+    el_tile_call call = *all;
+    for (int32_t b = 0; b < n_blocks; b += fit) {
+        call.block0 = b;
+        call.n_blocks = n_blocks - b < fit ? n_blocks - b : fit;
+        t->streamed[n - 1](&call);
+        call.quants += (size_t)fit * (size_t)t->quant_bytes;
+        call.extras += (size_t)fit * (size_t)t->extra_bytes;
+    }
+}
+
+/* Packed or expanded. acc and x of `all` are those of the first column. */
+static inline void el_mm_tiled(const el_mm_type *t, const el_tile_call *all, int32_t n_blocks, int32_t n,
+                               size_t panel_bytes, uint8_t *scratch) {
+    const int expand = n > t->packed_columns;
+    const int32_t chunk = t->chunk, all_groups = (n + EL_GROUP - 1) / EL_GROUP;
+    uint8_t *extras = scratch, *quants = extras + chunk * t->expanded_extras;
+    const char *ahead = (const char *)all->quants + panel_bytes, *ahead_end = ahead + panel_bytes;
+    const int32_t times = all_groups * (all->k / 32);
+    const int32_t lines = times ? (int32_t)(panel_bytes / 64) / times + 1 : 0;
+    for (int32_t b = 0; b < n_blocks; b += chunk) {
+        el_tile_call call = *all;
+        call.block0 = b;
+        call.n_blocks = n_blocks - b < chunk ? n_blocks - b : chunk;
+        call.quants += (size_t)b * (size_t)t->quant_bytes;
+        call.extras += (size_t)b * (size_t)t->extra_bytes;
+        if (expand) {
+            t->expand(call.quants, call.extras, call.n_blocks, quants, extras);
+            if (t->expanded_quants) call.quants = quants;
+            call.extras = extras;
+        }
+        for (int32_t c = 0, groups = all_groups; groups > 0; groups--) {
+            const int32_t width = (n - c + groups - 1) / groups; /* evenly shared */
+            call.x = all->x + c;
+            call.acc = all->acc + (size_t)c * EL_TILE_ROWS;
+            call.ahead = ahead;
+            call.lines = ahead < ahead_end ? lines : 0;
+            (expand ? t->expanded : t->packed)[width - 1](&call);
+            ahead += (ptrdiff_t)call.lines * 64 * (call.n_blocks * t->block / 32);
+            c += width;
+        }
+    }
+}
+
+/* mm of every type: el_mm_fn's arguments. Scratch: accumulators, then integer sums or what was expanded. */
 static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t k, int32_t n_rows,
                                 const void *const *x, int32_t n, float *const *y, size_t y_off,
                                 void *scratch) {
     const int32_t n_blocks = k / t->block;
-    const uint8_t *quants = panel;
-    const uint8_t *extras = quants + (size_t)n_blocks * (size_t)t->quant_bytes;
+    const size_t quant_bytes = (size_t)n_blocks * (size_t)t->quant_bytes;
+    const size_t panel_bytes = (quant_bytes + (size_t)n_blocks * (size_t)t->extra_bytes + 63) & ~(size_t)63;
     float *acc = scratch;
+    uint8_t *rest = (uint8_t *)(acc + EL_BATCH_COLUMNS * EL_TILE_ROWS);
     for (int32_t c0 = 0; c0 < n; c0 += EL_BATCH_COLUMNS) {
         const int32_t nc = n - c0 < EL_BATCH_COLUMNS ? n - c0 : EL_BATCH_COLUMNS;
+        const el_tile_call call = {.quants = panel,
+                                   .extras = (const uint8_t *)panel + quant_bytes,
+                                   .k = k,
+                                   .x = x + c0,
+                                   .acc = acc,
+                                   .sums = (__m256i *)rest};
         memset(acc, 0, (size_t)nc * EL_TILE_ROWS * sizeof(float));
-        const int direct = nc <= EL_DIRECT_COLUMNS;
-        uint8_t *to_extras = (uint8_t *)(acc + EL_BATCH_COLUMNS * EL_TILE_ROWS);
-        uint8_t *to_quants = to_extras + t->chunk * t->expanded_extras;
-        const int32_t chunk = direct && nc <= EL_GROUP ? n_blocks : t->chunk;
-        for (int32_t b = 0; b < n_blocks; b += chunk) {
-            const int32_t nb = n_blocks - b < chunk ? n_blocks - b : chunk;
-            const uint8_t *q = quants + (size_t)b * (size_t)t->quant_bytes;
-            const uint8_t *e = extras + (size_t)b * (size_t)t->extra_bytes;
-            el_tile_fn *const *tile = t->direct;
-            if (!direct) {
-                t->expand(q, e, nb, to_quants, to_extras);
-                if (t->expanded_quants) q = to_quants;
-                e = to_extras;
-                tile = t->expanded;
-            }
-            for (int32_t c = 0; c < nc; c += EL_GROUP) {
-                const int32_t width = nc - c < EL_GROUP ? nc - c : EL_GROUP;
-                tile[width - 1](q, e, k, b, nb, x + c0 + c, acc + (size_t)c * EL_TILE_ROWS);
-            }
+        if (nc <= EL_STREAMED) {
+            el_mm_streamed(t, &call, n_blocks, nc);
+        } else {
+            el_mm_tiled(t, &call, n_blocks, nc, panel_bytes, rest);
         }
         el_mm_store(acc, n_rows, nc, y + c0, y_off);
     }

@@ -1,20 +1,20 @@
 /* AVX2 matmul of F16 and F32 weights: one fma chain over k per output, lanes are rows. A block is one k. */
 #include "avx2_matmul.h"
 
-/* acc stays in registers. is_f16: the panel's halves are converted on the way (exact). */
-EL_INLINE void float_tile(const uint8_t *w, int32_t k0, int32_t n, const void *const *x, float *acc,
-                          const int nc, const int is_f16) {
+/* acc stays in registers. is_f16: halves are converted on the way (exact). */
+EL_INLINE void float_tile(const el_tile_call *t, const int nc, const int is_f16, const int from_panel) {
     const int bytes = is_f16 ? 32 : 64;
+    const uint8_t *w = t->quants;
     __m256 sum[EL_GROUP][2];
     const float *col[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
-        col[c] = (const float *)x[c] + k0;
-        sum[c][0] = _mm256_load_ps(acc + 16 * c);
-        sum[c][1] = _mm256_load_ps(acc + 16 * c + 8);
+        col[c] = (const float *)t->x[c] + t->block0;
+        sum[c][0] = _mm256_load_ps(t->acc + 16 * c);
+        sum[c][1] = _mm256_load_ps(t->acc + 16 * c + 8);
     }
-    for (int32_t i = 0; i < n; i++, w += bytes) {
-        if (!is_f16 || i % 2 == 0) el_prefetch(w, 64);
+    for (int32_t i = 0; i < t->n_blocks; i++, w += bytes) {
+        if (from_panel && (!is_f16 || i % 2 == 0)) el_prefetch(w, 64, EL_PREFETCH_FAR);
         const __m256 w0 = is_f16 ? el_load_f16(w) : _mm256_load_ps((const float *)w);
         const __m256 w1 = is_f16 ? el_load_f16(w + 16) : _mm256_load_ps((const float *)(w + 32));
         EL_UNROLL
@@ -26,33 +26,24 @@ EL_INLINE void float_tile(const uint8_t *w, int32_t k0, int32_t n, const void *c
     }
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
-        _mm256_store_ps(acc + 16 * c, sum[c][0]);
-        _mm256_store_ps(acc + 16 * c + 8, sum[c][1]);
+        _mm256_store_ps(t->acc + 16 * c, sum[c][0]);
+        _mm256_store_ps(t->acc + 16 * c + 8, sum[c][1]);
     }
 }
 
-EL_INLINE void f16_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                        int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                        const int expanded) {
-    (void)extras;
-    (void)k;
-    float_tile(quants, block0, n_blocks, x, acc, nc, !expanded);
-}
-
-EL_INLINE void f32_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                        int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                        const int expanded) {
-    (void)extras;
-    (void)k;
-    (void)expanded;
-    float_tile(quants, block0, n_blocks, x, acc, nc, 0);
-}
+EL_INLINE void f16_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, 1, 1); }
+EL_INLINE void f16_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, 1, 1); }
+EL_INLINE void f16_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 0); }
+EL_INLINE void f32_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
+EL_INLINE void f32_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
+EL_INLINE void f32_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
 
 static void f16_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
                        uint8_t *to_extras) {
     (void)extras;
     (void)to_extras;
     for (int32_t i = 0; i < n_blocks * 2; i++) {
+        if (i % 4 == 0) el_prefetch(quants + 16 * i, 64, EL_PREFETCH_FAR);
         _mm256_store_ps((float *)(to_quants + 32 * i), el_load_f16(quants + 16 * i));
     }
 }
@@ -72,6 +63,8 @@ EL_TILE_FUNCTIONS(f32)
 static const el_mm_type F16 = {.block = 1,
                                .quant_bytes = 32,
                                .extra_bytes = 0,
+                               .sums = 0,
+                               .packed_columns = 16,
                                .chunk = 256,
                                .expanded_quants = 64,
                                .expanded_extras = 0,
@@ -80,6 +73,8 @@ static const el_mm_type F16 = {.block = 1,
 static const el_mm_type F32 = {.block = 1,
                                .quant_bytes = 64,
                                .extra_bytes = 0,
+                               .sums = 0,
+                               .packed_columns = INT32_MAX,
                                .chunk = 256,
                                .expanded_quants = 0,
                                .expanded_extras = 0,

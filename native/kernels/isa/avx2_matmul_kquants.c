@@ -16,9 +16,6 @@ enum {
     Q6_EXTRA = 1600
 };
 
-EL_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-EL_INLINE __m256i high_nibbles(__m256i v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
-
 /* Bytes 8h .. 8h+7 of the 16 at p, each in both words of its row's dword: unsigned in the low byte of a word ... */
 EL_INLINE __m256i twice_u8(const uint8_t *p, const int h) {
     const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
@@ -54,94 +51,157 @@ EL_INLINE __m256i broadcast_words(const int16_t *sums) {
     return _mm256_set1_epi32(v);
 }
 
-/* ---- Q4_K -------------------------------------------------------------------------------------------------------
- * 8 steps fit into int16: 8 * 2 * 15 * 127 = 30,480. */
-EL_INLINE void q4_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                         int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                         const int expanded) {
-    el_column col[EL_GROUP];
+/* The columns of a call. */
+EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a256(x[c], k, block0);
-    for (int32_t b = 0; b < n_blocks; b++, extras += expanded ? Q4_EXTRA : 320) {
-        if (!expanded) el_prefetch(extras, 320);
-        __m256i total[EL_GROUP][2];
+    for (int c = 0; c < nc; c++) col[c] = el_column_a256(t->x[c], t->k, t->block0);
+}
+
+/* ---- Q4_K -------------------------------------------------------------------------------------------------------
+ * 8 steps fit into int16: 8 * 2 * 15 * 127 = 30,480. The sums of a 32-block stay pairs of int16. */
+
+/* 32-block j of block b. Packed: 8 rows of low or high (odd) nibbles; expanded: 8 steps. */
+EL_INLINE void q4_k_dot(const uint8_t *quants, const el_column *col, int32_t b, int32_t j, el_sums sum,
+                        const int nc, const int packed, const int odd) {
+    el_sums_clear(sum, nc);
+    EL_UNROLL
+    for (int s = 0; s < 8; s++) {
+        __m256i w0 = el_load(quants + 64 * s), w1 = el_load(quants + 64 * s + 32);
+        if (packed) {
+            w0 = odd ? el_high_nibbles(w0) : el_low_nibbles(w0);
+            w1 = odd ? el_high_nibbles(w1) : el_low_nibbles(w1);
+        }
         EL_UNROLL
-        for (int c = 0; c < nc; c++) total[c][0] = total[c][1] = _mm256_setzero_si256();
-        for (int32_t j = 0; j < 8; j += 2) { /* 32-blocks j and j + 1 */
-            if (!expanded) el_prefetch(quants, 512);
+        for (int c = 0; c < nc; c++) {
+            const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * j + 4 * s);
+            el_sums_add(sum, c, w0, w1, q);
+        }
+    }
+}
+
+/* The float part of block b: S of 8 rows, their minima (pairs of words), d and dmin. */
+EL_INLINE __m256 q4_k_chain(__m256i S, const __m256i mn[4], __m256 d, __m256 dmin, const el_column *col,
+                            int32_t b, __m256 acc) {
+    const int16_t *sums = col->sum32 + 8 * b;
+    const __m256 dx = _mm256_broadcast_ss(col->d + b);
+    __m256i m = _mm256_madd_epi16(mn[0], broadcast_words(sums));
+    EL_UNROLL
+    for (int j = 1; j < 4; j++)
+        m = _mm256_add_epi32(m, _mm256_madd_epi16(mn[j], broadcast_words(sums + 2 * j)));
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(S), _mm256_mul_ps(d, dx), acc);
+    return _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), _mm256_mul_ps(dmin, dx), acc);
+}
+
+EL_INLINE void q4_k_streamed(const el_tile_call *t, const int nc) {
+    const int32_t distance = nc == 1 ? EL_PREFETCH : EL_PREFETCH_TWO;
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const int32_t n_blocks = t->n_blocks;
+    __m256i *sums = t->sums;
+    float *acc = t->acc;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        for (int32_t j = 0; j < 8; j += 2, quants += 512) {
+            el_sums sum;
+            el_prefetch(quants, 512, distance);
+            q4_k_dot(quants, col, b, j, sum, nc, 1, 0);
+            sums = el_sums_store(sums, sum, nc);
+            q4_k_dot(quants, col, b, j + 1, sum, nc, 1, 1);
+            sums = el_sums_store(sums, sum, nc);
+        }
+    }
+    sums = t->sums;
+    for (int32_t b = 0; b < n_blocks; b++, extras += 320, sums += 16 * nc) {
+        el_prefetch(extras, 320, distance);
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m256i mn[4], S[EL_GROUP];
+            EL_UNROLL
+            for (int j = 0; j < 4; j++) mn[j] = words_u8(extras + 128 + 32 * j + 16 * h);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) S[c] = _mm256_setzero_si256();
+            EL_UNROLL
+            for (int j = 0; j < 8; j++) {
+                const __m256i sc = twice_u8(extras + 16 * j, h);
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const __m256i sum = _mm256_load_si256(sums + 2 * nc * j + 2 * c + h);
+                    S[c] = _mm256_add_epi32(S[c], _mm256_madd_epi16(sum, sc));
+                }
+            }
+            const __m256 d = el_load_f16(extras + 256 + 16 * h), dmin = el_load_f16(extras + 288 + 16 * h);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) {
+                float *a = acc + 16 * c + 8 * h;
+                _mm256_store_ps(a, q4_k_chain(S[c], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
+            }
+        }
+    }
+}
+
+EL_INLINE void q4_k_tile(const el_tile_call *t, const int nc, const int packed) {
+    const int32_t n_blocks = t->n_blocks, lines = t->lines;
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const char *ahead = t->ahead;
+    float *acc = t->acc;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        el_sums total;
+        el_sums_clear(total, nc);
+        for (int32_t j = 0; j < 8; j += 2) {
             EL_UNROLL
             for (int odd = 0; odd < 2; odd++) {
-                __m256i sum[EL_GROUP][2];
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-                EL_UNROLL
-                for (int t = 0; t < 8; t++) {
-                    __m256i w[2];
-                    EL_UNROLL
-                    for (int h = 0; h < 2; h++) {
-                        const __m256i v = el_load(quants + 64 * t + 32 * h + (expanded ? 512 * odd : 0));
-                        w[h] = expanded ? v : odd ? high_nibbles(v) : low_nibbles(v);
-                    }
-                    EL_UNROLL
-                    for (int c = 0; c < nc; c++) {
-                        const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * (j + odd) + 4 * t);
-                        sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
-                        sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
-                        EL_PIN(sum[c][0]);
-                        EL_PIN(sum[c][1]);
-                    }
-                }
+                el_sums sum;
+                ahead = el_prefetch_ahead(ahead, lines);
+                q4_k_dot(packed ? quants : quants + 512 * odd, col, b, j + odd, sum, nc, packed, odd);
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
-                    const __m256i sc = expanded ? el_load(extras + Q4_SCALES + 64 * (j + odd) + 32 * h)
-                                                : twice_u8(extras + 16 * (j + odd), h);
+                    const __m256i sc = packed ? twice_u8(extras + 16 * (j + odd), h)
+                                              : el_load(extras + Q4_SCALES + 64 * (j + odd) + 32 * h);
                     EL_UNROLL
                     for (int c = 0; c < nc; c++) {
                         total[c][h] = _mm256_add_epi32(total[c][h], _mm256_madd_epi16(sum[c][h], sc));
                     }
                 }
             }
-            quants += expanded ? 1024 : 512;
+            quants += packed ? 512 : 1024;
         }
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
+            const uint8_t *d_at = packed ? extras + 256 + 16 * h : extras + Q4_D + 32 * h;
+            const uint8_t *dmin_at = packed ? extras + 288 + 16 * h : extras + Q4_D + 64 + 32 * h;
+            const __m256 d = packed ? el_load_f16(d_at) : _mm256_load_ps((const float *)d_at);
+            const __m256 dmin = packed ? el_load_f16(dmin_at) : _mm256_load_ps((const float *)dmin_at);
             __m256i mn[4];
             EL_UNROLL
             for (int j = 0; j < 4; j++) {
-                mn[j] = expanded ? el_load(extras + Q4_MINIMA + 64 * j + 32 * h)
-                                 : words_u8(extras + 128 + 32 * j + 16 * h);
+                mn[j] = packed ? words_u8(extras + 128 + 32 * j + 16 * h)
+                               : el_load(extras + Q4_MINIMA + 64 * j + 32 * h);
             }
-            const __m256 d = expanded ? _mm256_load_ps((const float *)(extras + Q4_D + 32 * h))
-                                      : el_load_f16(extras + 256 + 16 * h);
-            const __m256 dmin = expanded ? _mm256_load_ps((const float *)(extras + Q4_D + 64 + 32 * h))
-                                         : el_load_f16(extras + 288 + 16 * h);
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
-                const int16_t *sums = col[c].sum32 + 8 * b;
-                __m256i m = _mm256_madd_epi16(mn[0], broadcast_words(sums));
-                EL_UNROLL
-                for (int j = 1; j < 4; j++) {
-                    m = _mm256_add_epi32(m, _mm256_madd_epi16(mn[j], broadcast_words(sums + 2 * j)));
-                }
-                const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
                 float *a = acc + 16 * c + 8 * h;
-                const __m256 v =
-                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[c][h]), _mm256_mul_ps(d, dx), _mm256_load_ps(a));
-                _mm256_store_ps(a, _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), _mm256_mul_ps(dmin, dx), v));
+                _mm256_store_ps(a, q4_k_chain(total[c][h], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
             }
         }
+        extras += packed ? 320 : Q4_EXTRA;
+        EL_FENCE();
     }
 }
+
+EL_INLINE void q4_k_packed(const el_tile_call *t, const int nc) { q4_k_tile(t, nc, 1); }
+EL_INLINE void q4_k_expanded(const el_tile_call *t, const int nc) { q4_k_tile(t, nc, 0); }
 
 static void q4_k_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
                         uint8_t *to_extras) {
     for (int32_t i = 0; i < n_blocks * 4; i++, quants += 512, to_quants += 1024) {
-        el_prefetch(quants, 512);
+        el_prefetch(quants, 512, EL_PREFETCH_FAR);
         EL_UNROLL
         for (int t = 0; t < 16; t++) {
             const __m256i v = el_load(quants + 32 * t);
-            el_store(to_quants + 32 * t, low_nibbles(v));
-            el_store(to_quants + 512 + 32 * t, high_nibbles(v));
+            el_store(to_quants + 32 * t, el_low_nibbles(v));
+            el_store(to_quants + 512 + 32 * t, el_high_nibbles(v));
         }
     }
     for (int32_t b = 0; b < n_blocks; b++, extras += 320, to_extras += Q4_EXTRA) {
@@ -171,58 +231,115 @@ EL_INLINE __m256i top_bits(__m256i v, const int i) {
 EL_INLINE __m256i q6_k_weights(const uint8_t *nibbles, const uint8_t *top, const int u, const int t,
                                const int h) {
     const __m256i v = el_load(nibbles + 64 * t + 32 * h);
-    return _mm256_or_si256(u ? high_nibbles(v) : low_nibbles(v), top_bits(el_load(top + 64 * u + 32 * h), t));
+    return _mm256_or_si256(u ? el_high_nibbles(v) : el_low_nibbles(v),
+                           top_bits(el_load(top + 64 * u + 32 * h), t));
 }
 
-EL_INLINE void q6_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                         int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                         const int expanded) {
-    el_column col[EL_GROUP];
+/* sum += (u of 16-block `u` of 32-block j of block b) * q * scale; scale: pairs of int16. Packed: `quants` is the block's
+ * nibbles of the 32-block, `top` its rows of top bits; expanded: the 16-block's 4 steps. */
+EL_INLINE void q6_k_dot(const uint8_t *quants, const uint8_t *top, const el_column *col, int32_t b, int32_t j,
+                        const __m256i scale[2], el_sums sum, const int nc, const int packed, const int u) {
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a256(x[c], k, block0);
-    for (int32_t b = 0; b < n_blocks; b++) {
-        if (!expanded) el_prefetch(extras, 288);
-        __m256i total[EL_GROUP][2];
+    for (int s = 0; s < 4; s += 2) { /* two steps at a time */
+        __m256i w[2][2];
         EL_UNROLL
-        for (int c = 0; c < nc; c++) total[c][0] = total[c][1] = _mm256_setzero_si256();
-        for (int32_t j = 0; j < 8; j++) { /* 32-blocks */
-            if (!expanded) {
-                el_prefetch(quants + 256 * j, 256);
-                el_prefetch(quants + 2048 + 128 * j, 128);
+        for (int i = 0; i < 2; i++) {
+            EL_UNROLL
+            for (int h = 0; h < 2; h++) {
+                w[i][h] =
+                    packed ? q6_k_weights(quants, top, u, s + i, h) : el_load(quants + 64 * (s + i) + 32 * h);
             }
+        }
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const int8_t *q = col[c].q + 256 * b + 32 * j + 16 * u + 4 * s;
+            const __m256i q0 = el_broadcast4(q), q1 = el_broadcast4(q + 4);
+            EL_UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256i pair =
+                    _mm256_add_epi16(_mm256_maddubs_epi16(w[0][h], q0), _mm256_maddubs_epi16(w[1][h], q1));
+                sum[c][h] = _mm256_add_epi32(sum[c][h], _mm256_madd_epi16(pair, scale[h]));
+                EL_PIN(sum[c][h]);
+            }
+        }
+    }
+}
+
+EL_INLINE void q6_k_streamed(const el_tile_call *t, const int nc) {
+    const int32_t distance = nc == 1 ? EL_PREFETCH : EL_PREFETCH_TWO;
+    const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const int32_t n_blocks = t->n_blocks;
+    __m256i *sums = t->sums;
+    float *acc = t->acc;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++, quants += 3072) {
+        for (int32_t j = 0; j < 8; j++) { /* the block's 3 KiB are one stream for the prefetches */
+            const uint8_t *nibbles = quants + 256 * j, *top = quants + 2048 + 128 * j;
+            el_prefetch(quants + 384 * j, 384, distance);
+            EL_UNROLL
+            for (int u = 0; u < 2; u++) {
+                el_sums sum;
+                el_sums_clear(sum, nc);
+                q6_k_dot(nibbles, top, col, b, j, ones, sum, nc, 1, u);
+                sums = el_sums_store(sums, sum, nc);
+            }
+        }
+    }
+    sums = t->sums;
+    for (int32_t b = 0; b < n_blocks; b++, extras += 288, sums += 32 * nc) {
+        el_prefetch(extras, 288, distance);
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m256i S[EL_GROUP];
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) S[c] = _mm256_setzero_si256();
+            for (int32_t j = 0; j < 16; j++) {
+                const __m256i sc =
+                    _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(extras + 16 * j + 8 * h)));
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const __m256i offset = _mm256_set1_epi32(32 * col[c].sum16[16 * b + j]);
+                    const __m256i i =
+                        _mm256_sub_epi32(_mm256_load_si256(sums + 2 * nc * j + 2 * c + h), offset);
+                    S[c] = _mm256_add_epi32(S[c], _mm256_mullo_epi32(i, sc));
+                }
+            }
+            const __m256 d = el_load_f16(extras + 256 + 16 * h);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) {
+                const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
+                float *a = acc + 16 * c + 8 * h;
+                _mm256_store_ps(
+                    a, _mm256_fmadd_ps(_mm256_cvtepi32_ps(S[c]), _mm256_mul_ps(d, dx), _mm256_load_ps(a)));
+            }
+        }
+    }
+}
+
+EL_INLINE void q6_k_tile(const el_tile_call *t, const int nc, const int packed) {
+    const int32_t n_blocks = t->n_blocks, lines = t->lines;
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const char *ahead = t->ahead;
+    float *acc = t->acc;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        el_sums total;
+        el_sums_clear(total, nc);
+        for (int32_t j = 0; j < 8; j++) {
+            const uint8_t *at = quants + (packed ? 256 : 512) * j, *top = quants + 2048 + 128 * j;
+            ahead = el_prefetch_ahead(ahead, lines);
             EL_UNROLL
             for (int u = 0; u < 2; u++) {
                 __m256i sc[2];
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
-                    sc[h] = expanded ? el_load(extras + Q6_SCALES + 64 * (2 * j + u) + 32 * h)
-                                     : twice_i8(extras + 16 * (2 * j + u), h);
+                    sc[h] = packed ? twice_i8(extras + 16 * (2 * j + u), h)
+                                   : el_load(extras + Q6_SCALES + 64 * (2 * j + u) + 32 * h);
                 }
-                EL_UNROLL
-                for (int t = 0; t < 4; t += 2) { /* two steps at a time */
-                    __m256i w[2][2];
-                    EL_UNROLL
-                    for (int i = 0; i < 2; i++) {
-                        EL_UNROLL
-                        for (int h = 0; h < 2; h++) {
-                            w[i][h] = expanded ? el_load(quants + 512 * j + 256 * u + 64 * (t + i) + 32 * h)
-                                               : q6_k_weights(quants + 256 * j, quants + 2048 + 128 * j, u,
-                                                              t + i, h);
-                        }
-                    }
-                    EL_UNROLL
-                    for (int c = 0; c < nc; c++) {
-                        const int8_t *q = col[c].q + 256 * b + 32 * j + 16 * u + 4 * t;
-                        const __m256i q0 = el_broadcast4(q), q1 = el_broadcast4(q + 4);
-                        EL_UNROLL
-                        for (int h = 0; h < 2; h++) {
-                            const __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(w[0][h], q0),
-                                                                 _mm256_maddubs_epi16(w[1][h], q1));
-                            total[c][h] = _mm256_add_epi32(total[c][h], _mm256_madd_epi16(sum, sc[h]));
-                            EL_PIN(total[c][h]);
-                        }
-                    }
-                }
+                q6_k_dot(packed ? at : at + 256 * u, top, col, b, j, sc, total, nc, packed, u);
             }
         }
         EL_UNROLL
@@ -232,16 +349,16 @@ EL_INLINE void q6_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
             for (int c = 0; c < nc; c++) offset[c] = _mm256_setzero_si256();
             EL_UNROLL
             for (int j = 0; j < 8; j++) {
-                const __m256i pair = expanded ? el_load(extras + Q6_PAIRS + 64 * j + 32 * h)
-                                              : pair_i8(extras + 32 * j, extras + 32 * j + 16, h);
+                const __m256i pair = packed ? pair_i8(extras + 32 * j, extras + 32 * j + 16, h)
+                                            : el_load(extras + Q6_PAIRS + 64 * j + 32 * h);
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) {
                     const __m256i sums = broadcast_words(col[c].sum16 + 16 * b + 2 * j);
                     offset[c] = _mm256_add_epi32(offset[c], _mm256_madd_epi16(pair, sums));
                 }
             }
-            const __m256 d = expanded ? _mm256_load_ps((const float *)(extras + Q6_D + 32 * h))
-                                      : el_load_f16(extras + 256 + 16 * h);
+            const __m256 d = packed ? el_load_f16(extras + 256 + 16 * h)
+                                    : _mm256_load_ps((const float *)(extras + Q6_D + 32 * h));
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 const __m256i i = _mm256_sub_epi32(total[c][h], _mm256_slli_epi32(offset[c], 5));
@@ -251,18 +368,22 @@ EL_INLINE void q6_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k
                     a, _mm256_fmadd_ps(_mm256_cvtepi32_ps(i), _mm256_mul_ps(d, dx), _mm256_load_ps(a)));
             }
         }
-        quants += expanded ? 4096 : 3072;
-        extras += expanded ? Q6_EXTRA : 288;
+        quants += packed ? 3072 : 4096;
+        extras += packed ? 288 : Q6_EXTRA;
+        EL_FENCE();
     }
 }
+
+EL_INLINE void q6_k_packed(const el_tile_call *t, const int nc) { q6_k_tile(t, nc, 1); }
+EL_INLINE void q6_k_expanded(const el_tile_call *t, const int nc) { q6_k_tile(t, nc, 0); }
 
 static void q6_k_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
                         uint8_t *to_extras) {
     for (int32_t b = 0; b < n_blocks; b++) {
         for (int j = 0; j < 8; j++) {
             const uint8_t *nibbles = quants + 256 * j, *top = quants + 2048 + 128 * j;
-            el_prefetch(nibbles, 256);
-            el_prefetch(top, 128);
+            el_prefetch(nibbles, 256, EL_PREFETCH_FAR);
+            el_prefetch(top, 128, EL_PREFETCH_FAR);
             EL_UNROLL
             for (int s = 0; s < 8; s++) {
                 EL_UNROLL
@@ -296,6 +417,8 @@ EL_TILE_FUNCTIONS(q6_k)
 static const el_mm_type Q4_K = {.block = 256,
                                 .quant_bytes = 2048,
                                 .extra_bytes = 320,
+                                .sums = 8,
+                                .packed_columns = 8,
                                 .chunk = 8,
                                 .expanded_quants = 4096,
                                 .expanded_extras = Q4_EXTRA,
@@ -304,6 +427,8 @@ static const el_mm_type Q4_K = {.block = 256,
 static const el_mm_type Q6_K = {.block = 256,
                                 .quant_bytes = 3072,
                                 .extra_bytes = 288,
+                                .sums = 16,
+                                .packed_columns = 4,
                                 .chunk = 8,
                                 .expanded_quants = 4096,
                                 .expanded_extras = Q6_EXTRA,

@@ -1,177 +1,14 @@
-/* AVX2 matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h. */
+/* AVX2 matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h.
+ *
+ * One body serves the three; `type` is a constant wherever it is inlined. Per 16 weights (a "part" of a block: steps 0..3
+ * or 4..7, in the packed nibbles the low or the high ones):
+ *
+ *   Q8_0  |w| <= 128 is vpmaddubsw's unsigned operand, the activation takes w's sign. 2 * 128 * 127 fits into int16,
+ *         for one step: the sums are int32.
+ *   Q4_1  4 * 2 * 15 * 127 = 15,240: the 4 steps are added as int16, two sums a row.
+ *   Q5_0  4 * 2 * 31 * 127 = 31,496: likewise. The offset of 16 leaves through the activation sum.
+ */
 #include "avx2_matmul.h"
-
-/* Expand f16 extras (count rows of 16) to f32. */
-EL_INLINE void expand_f16(const uint8_t *from, int32_t count, uint8_t *to) {
-    for (int32_t i = 0; i < count * 2; i++) {
-        _mm256_store_ps((float *)(to + 32 * i), el_load_f16(from + 16 * i));
-    }
-}
-
-/* Row i (16 floats) of a block's extras, half h of the 16 rows. */
-EL_INLINE __m256 extra(const uint8_t *extras, int i, int h, const int expanded) {
-    return expanded ? _mm256_load_ps((const float *)(extras + 64 * i + 32 * h))
-                    : el_load_f16(extras + 32 * i + 16 * h);
-}
-
-EL_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-EL_INLINE __m256i high_nibbles(__m256i v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
-
-/* t = (f32)i * dx for the first 16 of a block, fma((f32)i, dx, t) for the second. */
-EL_INLINE __m256 scaled(__m256i i, const float *dx, const int second, __m256 t) {
-    const __m256 f = _mm256_cvtepi32_ps(i), d = _mm256_broadcast_ss(dx);
-    return second ? _mm256_fmadd_ps(f, d, t) : _mm256_mul_ps(f, d);
-}
-
-/* ---- Q8_0 -------------------------------------------------------------------------------------------------------
- * |w| <= 128 is the unsigned operand, the activation takes w's sign: 2 * 128 * 127 fits into int16, for one step. */
-EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                         int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                         const int expanded) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    el_column col[EL_GROUP];
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
-    for (int32_t b = 0; b < n_blocks; b++, quants += 512, extras += expanded ? 64 : 32) {
-        if (!expanded) {
-            el_prefetch(quants, 512);
-            if (b % 2 == 0) el_prefetch(extras, 64);
-        }
-        __m256 v[EL_GROUP][2];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) {
-            __m256i sum[EL_GROUP][2];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-            EL_UNROLL
-            for (int t = 4 * part; t < 4 * part + 4; t++) {
-                const __m256i w0 = el_load(quants + 64 * t), w1 = el_load(quants + 64 * t + 32);
-                const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 4 * t);
-                    const __m256i p0 = _mm256_maddubs_epi16(u0, _mm256_sign_epi8(q, w0));
-                    const __m256i p1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(q, w1));
-                    sum[c][0] = _mm256_add_epi32(sum[c][0], _mm256_madd_epi16(p0, ones));
-                    sum[c][1] = _mm256_add_epi32(sum[c][1], _mm256_madd_epi16(p1, ones));
-                    EL_PIN(sum[c][0]);
-                    EL_PIN(sum[c][1]);
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                EL_UNROLL
-                for (int h = 0; h < 2; h++)
-                    v[c][h] = scaled(sum[c][h], col[c].d + 2 * b + part, part,
-                                     part ? v[c][h] : _mm256_setzero_ps());
-            }
-        }
-        __m256 d[2];
-        EL_UNROLL
-        for (int h = 0; h < 2; h++) {
-            d[h] = extra(extras, 0, h, expanded);
-            EL_PIN(d[h]);
-        }
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a)));
-            }
-        }
-        EL_FENCE();
-    }
-}
-
-/* ---- Q4_1 -------------------------------------------------------------------------------------------------------
- * The 4 steps of 16 weights fit into int16: 4 * 2 * 15 * 127 = 15,240. */
-EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                         int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                         const int expanded) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    el_column col[EL_GROUP];
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
-    for (int32_t b = 0; b < n_blocks; b++, quants += expanded ? 512 : 256, extras += expanded ? 128 : 64) {
-        if (!expanded) {
-            el_prefetch(quants, 256);
-            el_prefetch(extras, 64);
-        }
-        __m256 v[EL_GROUP][2];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) { /* low nibbles: the first 16, high nibbles: the second */
-            __m256i sum[EL_GROUP][2];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                __m256i w[2];
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    if (expanded) {
-                        w[h] = el_load(quants + 64 * (t + 4 * part) + 32 * h);
-                    } else {
-                        const __m256i u = el_load(quants + 64 * t + 32 * h);
-                        w[h] = part ? high_nibbles(u) : low_nibbles(u);
-                    }
-                }
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * t);
-                    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
-                    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
-                    EL_PIN(sum[c][0]);
-                    EL_PIN(sum[c][1]);
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    const __m256i i = _mm256_madd_epi16(sum[c][h], ones);
-                    v[c][h] = scaled(i, col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
-                }
-            }
-        }
-        __m256 d[2], m[2];
-        EL_UNROLL
-        for (int h = 0; h < 2; h++) {
-            d[h] = extra(extras, 0, h, expanded);
-            m[h] = extra(extras, 1, h, expanded);
-            EL_PIN(d[h]);
-            EL_PIN(m[h]);
-        }
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            const __m256 sx = _mm256_broadcast_ss(col[c].s + b);
-            EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                float *a = acc + 16 * c + 8 * h;
-                const __m256 to = _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a));
-                _mm256_store_ps(a, _mm256_fmadd_ps(m[h], sx, to));
-            }
-        }
-        EL_FENCE();
-    }
-}
-
-static void q4_1_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                        uint8_t *to_extras) {
-    for (int32_t b = 0; b < n_blocks; b++, quants += 256, to_quants += 512) {
-        el_prefetch(quants, 256);
-        EL_UNROLL
-        for (int i = 0; i < 8; i++) {
-            const __m256i v = el_load(quants + 32 * i);
-            el_store(to_quants + 32 * i, low_nibbles(v));
-            el_store(to_quants + 256 + 32 * i, high_nibbles(v));
-        }
-    }
-    expand_f16(extras, n_blocks * 2, to_extras);
-}
-
-/* ---- Q5_0 -------------------------------------------------------------------------------------------------------
- * 4 steps fit into int16: 4 * 2 * 31 * 127 = 31,496. The offset of 16 leaves through the activation sum. */
 
 /* Bit s of each byte of h, moved to bit 4. */
 EL_INLINE __m256i fifth_bit(__m256i h, const int s) {
@@ -179,134 +16,206 @@ EL_INLINE __m256i fifth_bit(__m256i h, const int s) {
                             _mm256_set1_epi8(16));
 }
 
-EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t block0,
-                         int32_t n_blocks, const void *const *x, float *acc, const int nc,
-                         const int expanded) {
+/* Step i of a part, half h of the rows, of a packed block. Q8_0: signed; the others unsigned. */
+EL_INLINE __m256i packed_weights(const int type, const uint8_t *quants, const int part, const int i,
+                                 const int h) {
+    if (type == EL_Q8_0) return el_load(quants + 64 * (4 * part + i) + 32 * h);
+    const __m256i v = el_load(quants + 64 * i + 32 * h), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+    if (type == EL_Q4_1) return w;
+    return _mm256_or_si256(w, fifth_bit(el_load(quants + 256 + 32 * h), 4 * part + i));
+}
+
+/* The sums of a part of block b. */
+EL_INLINE void dot(const int type, const int packed, const uint8_t *quants, const el_column *col, int32_t b,
+                   const int part, el_sums sum, const int nc) {
     const __m256i ones = _mm256_set1_epi16(1);
-    el_column col[EL_GROUP];
+    el_sums_clear(sum, nc);
     EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a16(x[c], k, block0);
-    for (int32_t b = 0; b < n_blocks; b++, quants += expanded ? 512 : 320, extras += expanded ? 64 : 32) {
-        if (!expanded) {
-            el_prefetch(quants, 320);
-            if (b % 2 == 0) el_prefetch(extras, 64);
-        }
-        __m256 v[EL_GROUP][2];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) { /* low nibbles: the first 16, high nibbles: the second */
-            __m256i sum[EL_GROUP][2];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c][0] = sum[c][1] = _mm256_setzero_si256();
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                __m256i w[2];
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    if (expanded) {
-                        w[h] = el_load(quants + 64 * (t + 4 * part) + 32 * h);
-                    } else {
-                        const __m256i u = el_load(quants + 64 * t + 32 * h),
-                                      f = el_load(quants + 256 + 32 * h);
-                        w[h] = _mm256_or_si256(part ? high_nibbles(u) : low_nibbles(u),
-                                               fifth_bit(f, t + 4 * part));
-                    }
-                }
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * t);
-                    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w[0], q));
-                    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w[1], q));
-                    EL_PIN(sum[c][0]);
-                    EL_PIN(sum[c][1]);
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(col[c].sum[2 * b + part]), 4);
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    const __m256i i = _mm256_sub_epi32(_mm256_madd_epi16(sum[c][h], ones), offset);
-                    v[c][h] = scaled(i, col[c].d + 2 * b + part, part, part ? v[c][h] : _mm256_setzero_ps());
-                }
-            }
-        }
-        __m256 d[2];
+    for (int i = 0; i < 4; i++) {
+        __m256i w[2], u[2];
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
-            d[h] = extra(extras, 0, h, expanded);
-            EL_PIN(d[h]);
+            w[h] = packed ? packed_weights(type, quants, part, i, h)
+                          : el_load(quants + 64 * (4 * part + i) + 32 * h);
+            u[h] = type == EL_Q8_0 ? _mm256_abs_epi8(w[h]) : w[h];
         }
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
+            const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * i);
+            if (type == EL_Q8_0) {
+                EL_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    const __m256i p = _mm256_maddubs_epi16(u[h], _mm256_sign_epi8(q, w[h]));
+                    sum[c][h] = _mm256_add_epi32(sum[c][h], _mm256_madd_epi16(p, ones));
+                    EL_PIN(sum[c][h]);
+                }
+            } else {
+                el_sums_add(sum, c, u[0], u[1], q);
+            }
+        }
+    }
+}
+
+/* What a part's int32 sums have too much. */
+EL_INLINE __m256i offset(const int type, const int32_t *sum) {
+    return type == EL_Q5_0 ? _mm256_slli_epi32(_mm256_set1_epi32(*sum), 4) : _mm256_setzero_si256();
+}
+
+/* (f32)i of a part's sums, i = sum w q of 8 rows. */
+EL_INLINE __m256 whole(const int type, __m256i sum, __m256i off) {
+    if (type != EL_Q8_0) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+    if (type == EL_Q5_0) sum = _mm256_sub_epi32(sum, off);
+    return _mm256_cvtepi32_ps(sum);
+}
+
+EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : type == EL_Q4_1 ? 256 : 320; }
+
+EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) col[c] = el_column_a16(t->x[c], t->k, t->block0);
+}
+
+EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
+    const int32_t distance = nc == 1 ? EL_PREFETCH : EL_PREFETCH_TWO;
+    const int32_t n_blocks = t->n_blocks;
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    __m256i *sums = t->sums;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++, quants += quant_bytes(type)) {
+        el_prefetch(quants, quant_bytes(type), distance);
+        EL_UNROLL
+        for (int part = 0; part < 2; part++) {
+            el_sums sum;
+            dot(type, 1, quants, col, b, part, sum, nc);
+            sums = el_sums_store(sums, sum, nc);
+        }
+    }
+    sums = t->sums;
+    el_chains acc;
+    el_chains_load(acc, t->acc, nc);
+    for (int32_t b = 0; b < n_blocks; b++, extras += type == EL_Q4_1 ? 64 : 32, sums += 4 * nc) {
+        if (type == EL_Q4_1 || b % 2 == 0) el_prefetch(extras, 64, distance);
+        const __m256 d[2] = {el_load_f16(extras), el_load_f16(extras + 16)};
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const __m256 dx0 = _mm256_broadcast_ss(col[c].d + 2 * b),
+                         dx1 = _mm256_broadcast_ss(col[c].d + 2 * b + 1);
+            const __m256i off0 = offset(type, col[c].sum + 2 * b),
+                          off1 = offset(type, col[c].sum + 2 * b + 1);
+            EL_UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256 first = _mm256_mul_ps(whole(type, sums[2 * c + h], off0), dx0);
+                const __m256 both = _mm256_fmadd_ps(whole(type, sums[2 * nc + 2 * c + h], off1), dx1, first);
+                acc[c][h] = _mm256_fmadd_ps(both, d[h], acc[c][h]);
+                if (type == EL_Q4_1) {
+                    const __m256 m = el_load_f16(extras + 32 + 16 * h);
+                    acc[c][h] = _mm256_fmadd_ps(m, _mm256_broadcast_ss(col[c].s + b), acc[c][h]);
+                }
+            }
+        }
+    }
+    el_chains_store(acc, t->acc, nc);
+}
+
+/* Row i (16 floats) of a block's extras, half h of the 16 rows. */
+EL_INLINE __m256 extra(const uint8_t *extras, const int i, const int h, const int packed) {
+    return packed ? el_load_f16(extras + 32 * i + 16 * h)
+                  : _mm256_load_ps((const float *)(extras + 64 * i + 32 * h));
+}
+
+EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const int packed) {
+    const int32_t n_blocks = t->n_blocks, lines = t->lines;
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const char *ahead = t->ahead;
+    float *acc = t->acc;
+    el_column col[EL_GROUP];
+    columns(t, col, nc);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        ahead = el_prefetch_ahead(ahead, lines);
+        __m256 v[EL_GROUP][2], d[2], m[2];
+        EL_UNROLL
+        for (int part = 0; part < 2; part++) {
+            el_sums sum;
+            dot(type, packed, quants, col, b, part, sum, nc);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) {
+                const __m256 dx = _mm256_broadcast_ss(col[c].d + 2 * b + part);
+                const __m256i off = offset(type, col[c].sum + 2 * b + part);
+                EL_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    const __m256 f = whole(type, sum[c][h], off);
+                    v[c][h] = part ? _mm256_fmadd_ps(f, dx, v[c][h]) : _mm256_mul_ps(f, dx);
+                }
+            }
+        }
+        EL_UNROLL
+        for (int h = 0; h < 2; h++) {
+            d[h] = extra(extras, 0, h, packed);
+            EL_PIN(d[h]);
+            if (type == EL_Q4_1) {
+                m[h] = extra(extras, 1, h, packed);
+                EL_PIN(m[h]);
+            }
+        }
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const __m256 sx = _mm256_broadcast_ss(col[c].s + b);
             EL_UNROLL
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a)));
+                v[c][h] = _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a));
+                if (type == EL_Q4_1) v[c][h] = _mm256_fmadd_ps(m[h], sx, v[c][h]);
+                _mm256_store_ps(a, v[c][h]);
             }
         }
+        quants += packed ? quant_bytes(type) : 512;
+        extras += (type == EL_Q4_1 ? 2 : 1) * (packed ? 32 : 64);
         EL_FENCE();
     }
 }
 
-static void q5_0_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                        uint8_t *to_extras) {
-    for (int32_t b = 0; b < n_blocks; b++, quants += 320, to_quants += 512) {
-        el_prefetch(quants, 320);
+/* Expand n_blocks blocks; Q8_0 is read where it lies. */
+EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,
+                      uint8_t *to_quants, uint8_t *to_extras) {
+    for (int32_t b = 0; b < n_blocks && type != EL_Q8_0; b++, quants += quant_bytes(type), to_quants += 512) {
+        el_prefetch(quants, quant_bytes(type), EL_PREFETCH_FAR);
         EL_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const __m256i f = el_load(quants + 256 + 32 * h);
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                const __m256i v = el_load(quants + 64 * t + 32 * h);
-                el_store(to_quants + 64 * t + 32 * h, _mm256_or_si256(low_nibbles(v), fifth_bit(f, t)));
-                el_store(to_quants + 256 + 64 * t + 32 * h,
-                         _mm256_or_si256(high_nibbles(v), fifth_bit(f, t + 4)));
-            }
+        for (int s = 0; s < 8; s++) {
+            el_store(to_quants + 64 * s, packed_weights(type, quants, s / 4, s % 4, 0));
+            el_store(to_quants + 64 * s + 32, packed_weights(type, quants, s / 4, s % 4, 1));
         }
     }
-    expand_f16(extras, n_blocks, to_extras);
-}
-
-static void q8_0_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                        uint8_t *to_extras) {
-    (void)quants;
-    (void)to_quants;
-    expand_f16(extras, n_blocks, to_extras);
+    for (int32_t i = 0; i < n_blocks * (type == EL_Q4_1 ? 4 : 2); i++) {
+        _mm256_store_ps((float *)(to_extras + 32 * i), el_load_f16(extras + 16 * i));
+    }
 }
 
 /* ---- entries ---------------------------------------------------------------------------------------------------- */
-EL_TILE_FUNCTIONS(q8_0)
-EL_TILE_FUNCTIONS(q4_1)
-EL_TILE_FUNCTIONS(q5_0)
+#define LEGACY_TYPE(name, type, quant, extra, to_quant, to_extra, columns_packed)                  \
+    EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { streamed(t, nc, type); } \
+    EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { tile(t, nc, type, 1); }    \
+    EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { tile(t, nc, type, 0); }  \
+    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,      \
+                              uint8_t *to_quants, uint8_t *to_extras) {                            \
+        expand(type, quants, extras, n_blocks, to_quants, to_extras);                              \
+    }                                                                                              \
+    EL_TILE_FUNCTIONS(name)                                                                        \
+    static const el_mm_type name##_type = {.block = 32,                                            \
+                                           .quant_bytes = quant,                                   \
+                                           .extra_bytes = extra,                                   \
+                                           .sums = 2,                                              \
+                                           .packed_columns = columns_packed,                       \
+                                           .chunk = 64,                                            \
+                                           .expanded_quants = to_quant,                            \
+                                           .expanded_extras = to_extra,                            \
+                                           .expand = name##_expand,                                \
+                                           EL_TILE_TABLES(name)};                                  \
+    EL_MM_FUNCTION(mm_##name, name##_type)
 
-static const el_mm_type Q8_0 = {.block = 32,
-                                .quant_bytes = 512,
-                                .extra_bytes = 32,
-                                .chunk = 64,
-                                .expanded_quants = 0,
-                                .expanded_extras = 64,
-                                .expand = q8_0_expand,
-                                EL_TILE_TABLES(q8_0)};
-static const el_mm_type Q4_1 = {.block = 32,
-                                .quant_bytes = 256,
-                                .extra_bytes = 64,
-                                .chunk = 64,
-                                .expanded_quants = 512,
-                                .expanded_extras = 128,
-                                .expand = q4_1_expand,
-                                EL_TILE_TABLES(q4_1)};
-static const el_mm_type Q5_0 = {.block = 32,
-                                .quant_bytes = 320,
-                                .extra_bytes = 32,
-                                .chunk = 64,
-                                .expanded_quants = 512,
-                                .expanded_extras = 64,
-                                .expand = q5_0_expand,
-                                EL_TILE_TABLES(q5_0)};
-
-EL_MM_FUNCTION(mm_q8_0, Q8_0)
-EL_MM_FUNCTION(mm_q4_1, Q4_1)
-EL_MM_FUNCTION(mm_q5_0, Q5_0)
+LEGACY_TYPE(q8_0, EL_Q8_0, 512, 32, 0, 64, 4)
+LEGACY_TYPE(q4_1, EL_Q4_1, 256, 64, 512, 128, 12)
+LEGACY_TYPE(q5_0, EL_Q5_0, 320, 32, 512, 64, 8)
 
 /* ---- pack -------------------------------------------------------------------------------------------------------
  * File blocks. Q8_0: f16 d, i8 q[32]. Q4_1: f16 d, f16 m, u8 qs[16]. Q5_0: f16 d, u32 qh, u8 qs[16]. Byte j of qs
