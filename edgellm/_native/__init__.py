@@ -13,7 +13,7 @@ from edgellm._native.handles import (
     NativeModel,
 )
 from edgellm._native.library import available, ffi, lib, library_path, why_not
-from edgellm._native.machine import default_threads, isa_levels, probe_bandwidth, probe_int8
+from edgellm._native.machine import default_threads, isa_levels, probe_bandwidth, probe_int8, usable_level
 
 __all__ = [
     "OP_DTYPE",
@@ -32,5 +32,6 @@ __all__ = [
     "library_path",
     "probe_bandwidth",
     "probe_int8",
+    "usable_level",
     "why_not",
 ]

@@ -8,6 +8,8 @@ import numpy as np
 
 from edgellm._native.handles import OP_DTYPE, BufferSpec, Engine, EngineConfig, NativeModel
 from edgellm._native.library import ffi, lib, library_path
+from edgellm.core import env
+from edgellm.core.errors import ConfigError
 
 
 def isa_levels() -> list[tuple[str, bool, str]]:
@@ -43,3 +45,16 @@ def probe_bandwidth(n_threads: int = 0, n_bytes: int = 256 << 20) -> float:
 def probe_int8(n_threads: int = 0) -> float:
     """int8 multiply-adds/s of n threads (0: automatic) in the matmul kernel of the best level."""
     return float(lib().el_probe_int8(n_threads))
+
+
+def usable_level(cap: str | None = None) -> str:
+    """The best level this machine can run that is not above `cap` (None: no cap). ConfigError for a foreign name."""
+    levels = isa_levels()
+    names = [name for name, _, _ in levels]
+    if cap is None:
+        cap = names[-1]
+    order = list(env.ISA_LEVELS)
+    foreign = cap.startswith("neon") != any(name.startswith("neon") for name in names)
+    if cap not in order or (cap != "scalar" and foreign):
+        raise ConfigError(f"instruction set level {cap!r} is not one of this platform's: {', '.join(names)}")
+    return [name for name, usable, _ in levels if usable and order.index(name) <= order.index(cap)][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import psutil
 
 from edgellm import _native
 from edgellm.core import env
+from edgellm.core.errors import ConfigError
 from edgellm.core.version import NUMERICS_VERSION, __version__
 from edgellm.engine.loader import largest_tiled
 
@@ -61,10 +63,9 @@ def collect(*, measure: bool) -> dict[str, Any]:
     }
     if native:
         levels = _native.isa_levels()
-        usable = [name for name, can_run, _ in levels if can_run]
-        asked = env.ISA.get()
         report["isa_levels"] = [{"name": n, "usable": u, "why_not": w} for n, u, w in levels]
-        report["isa"] = usable[-1] if asked is None else asked if asked in usable else None
+        with contextlib.suppress(ConfigError):
+            report["isa"] = _native.usable_level(env.ISA.get())
         report["default_threads"] = _native.default_threads()
         report["n_threads"] = n = env.THREADS.get() or report["default_threads"]
         if measure:
@@ -112,7 +113,7 @@ def _print_native(r: dict[str, Any], line: Any) -> None:
     if r["isa"] is None:
         line("level", f"none: {env.ISA.name} asks for {asked}, which this machine or library does not have")
     else:
-        line("level", f"{r['isa']} ({f'set by {env.ISA.name}' if asked else 'the best of this machine'})")
+        line("level", f"{r['isa']} ({f'capped by {env.ISA.name}={asked}' if asked else 'the best of this machine'})")
     for level in r["isa_levels"]:
         if not level["usable"]:
             line("", f"not {level['name']}: {level['why_not']}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel
+from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel, usable_level
 from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.native.lower import Program, lower
 from edgellm.core import env
@@ -72,7 +72,7 @@ class NativeExecutable:
                 n_threads=config.n_threads or env.THREADS.get() or 0,
                 k_type=config.k_type,
                 v_type=config.v_type,
-                isa=config.isa or env.ISA.get(),
+                isa=usable_level(config.isa or env.ISA.get()),
             ),
         )
         if tiles:

@@ -57,17 +57,24 @@ def test_settings_are_shown_and_obeyed_but_secrets_are_not(cli: CLI, machine: py
     code, out, _ = cli("doctor")
     assert code == 0
     assert "threads    3: set by EDGELLM_THREADS; 8 by default" in out
-    assert "level      scalar (set by EDGELLM_ISA)" in out
+    assert "level      scalar (capped by EDGELLM_ISA=scalar)" in out
     assert "3.0 GB/s" in out
     assert "setting    EDGELLM_THREADS=3" in out
     assert "very-secret" not in out
 
 
-def test_a_level_that_is_not_there(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+def test_a_level_above_the_machine_is_a_cap(cli: CLI, machine: pytest.MonkeyPatch) -> None:
     machine.setenv("EDGELLM_ISA", "avx512_vnni")
     code, out, _ = cli("doctor", "--no-measure")
+    assert code == 0
+    assert "avx2 (capped by EDGELLM_ISA=avx512_vnni)" in out
+
+
+def test_a_level_that_is_not_there(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("EDGELLM_ISA", "neon")
+    code, out, _ = cli("doctor", "--no-measure")
     assert code == 1
-    assert "none: EDGELLM_ISA asks for avx512_vnni" in out
+    assert "none: EDGELLM_ISA asks for neon" in out
     machine.setenv("EDGELLM_ISA", "mmx")
     code, out, err = cli("doctor", "--no-measure")
     assert code == 2
