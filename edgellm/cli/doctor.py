@@ -64,8 +64,9 @@ def collect(*, measure: bool) -> dict[str, Any]:
     if native:
         levels = _native.isa_levels()
         report["isa_levels"] = [{"name": n, "usable": u, "why_not": w} for n, u, w in levels]
+        asked = env.ISA.get()
         with contextlib.suppress(ConfigError):
-            report["isa"] = _native.usable_level(env.ISA.get())
+            report["isa"] = _native.usable_level(asked)
         report["default_threads"] = _native.default_threads()
         report["n_threads"] = n = env.THREADS.get() or report["default_threads"]
         if measure:
