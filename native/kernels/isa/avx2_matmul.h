@@ -29,9 +29,11 @@ enum {
     EL_STREAMED = 2,        /* columns of a streamed call */
     EL_BATCH_COLUMNS = 512, /* columns whose accumulators fit into scratch */
     EL_SUM_BYTES = 32768,   /* integer sums of a streamed call at most */
-    EL_PREFETCH = 1024,     /* bytes ahead, one column: the processor's own prefetch does the rest */
-    EL_PREFETCH_TWO = 4096, /* two columns */
-    EL_PREFETCH_FAR = 8192  /* where computing takes longer than reading */
+    EL_PREFETCH_NEAR =
+        1024, /* bytes ahead of a streamed call, one column: the processor's own prefetch does the rest */
+    EL_PREFETCH_MIDDLE = 2048, /* types that take longer to unpack */
+    EL_PREFETCH_TWO = 4096,    /* two columns */
+    EL_PREFETCH_FAR = 8192     /* where computing takes longer than reading */
 };
 
 /* ---- columns ---------------------------------------------------------------------------------------------------- */

@@ -93,7 +93,7 @@ EL_INLINE __m256 q4_k_chain(__m256i S, const __m256i mn[4], __m256 d, __m256 dmi
 }
 
 EL_INLINE void q4_k_streamed(const el_tile_call *t, const int nc) {
-    const int32_t distance = nc == 1 ? EL_PREFETCH : EL_PREFETCH_TWO;
+    const int32_t distance = nc == 1 ? EL_PREFETCH_NEAR : EL_PREFETCH_TWO;
     const uint8_t *quants = t->quants, *extras = t->extras;
     const int32_t n_blocks = t->n_blocks;
     __m256i *sums = t->sums;
@@ -266,7 +266,7 @@ EL_INLINE void q6_k_dot(const uint8_t *quants, const uint8_t *top, const el_colu
 }
 
 EL_INLINE void q6_k_streamed(const el_tile_call *t, const int nc) {
-    const int32_t distance = nc == 1 ? EL_PREFETCH : EL_PREFETCH_TWO;
+    const int32_t distance = nc == 1 ? EL_PREFETCH_MIDDLE : EL_PREFETCH_TWO;
     const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     const uint8_t *quants = t->quants, *extras = t->extras;
     const int32_t n_blocks = t->n_blocks;
