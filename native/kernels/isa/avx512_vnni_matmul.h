@@ -1,8 +1,13 @@
 /* What the AVX-512 VNNI matmul files share.
  *
- * A tile call multiplies up to 8 columns by the panel's 16 rows (the lanes of a zmm) over the whole K, with integer sums
- * and float chains in registers. Weights are unpacked on the way: that costs less than reading them expanded. The
- * activations, 4 k at a time, are vpdpbusd's broadcast operand. Products and sums are exact in int32.
+ * The lanes of a zmm are the panel's 16 rows. Weights are vpdpbusd's unsigned operand and are unpacked on the way: that
+ * costs less than reading them expanded. The activations, 4 k at a time, are its broadcast operand. Products and sums
+ * are exact in int32. A call takes the whole K:
+ *
+ *   tile      up to 8 columns, integer sums and float chains in registers.
+ *   streamed  1 or 2 columns: first all quants, then all extras, so that memory sees one ascending stream; the sums
+ *             wait in scratch. (Two interleaved streams cost 20 % of the bandwidth at level avx2.)
+ *
  * pack and quantize are those of the AVX2 level.
  */
 #ifndef EL_AVX512_VNNI_MATMUL_H
@@ -16,6 +21,7 @@
 
 enum {
     EL_GROUP = 8,       /* columns of a tile call */
+    EL_STREAMED = 2,    /* columns of a streamed call */
     EL_PREFETCH = 4096, /* bytes ahead in the panel, and on into the next */
 };
 
@@ -35,6 +41,11 @@ EL_INLINE __m512i el_broadcast4(const void *p) {
 
 EL_INLINE __m512i el_low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 EL_INLINE __m512i el_high_nibbles(__m512i v) { return el_low_nibbles(_mm512_srli_epi16(v, 4)); }
+
+EL_INLINE void el_clear(__m512 *acc, const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) acc[c] = _mm512_setzero_ps();
+}
 
 /* fma((f32)i, d * dx, acc). */
 EL_INLINE __m512 el_chain(__m512i i, __m512 d, __m512 dx, __m512 acc) {
@@ -56,43 +67,56 @@ EL_INLINE void el_write_rows(__m512 v, int32_t n_rows, float *y) {
     }
 }
 
-/* Columns x[0 .. NC-1] over the whole K. */
+EL_INLINE void el_write_columns(const __m512 *acc, int32_t n_rows, float *const *y, size_t y_off,
+                                const int nc) {
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
+}
+
+/* Columns x[0 .. NC-1] over the whole K. scratch: mm's. */
 typedef void el_tile_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                        const void *const *x, float *const *y, size_t y_off);
+                        const void *const *x, float *const *y, size_t y_off, void *scratch);
 
 /* Spread n columns evenly over as few tile calls as possible. */
-static inline void el_mm_groups(el_tile_fn *const *tile, const void *panel, int32_t k, size_t quant_bytes,
-                                int32_t n_rows, const void *const *x, int32_t n, float *const *y,
-                                size_t y_off) {
+static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *tile, const void *panel,
+                                int32_t k, size_t quant_bytes, int32_t n_rows, const void *const *x,
+                                int32_t n, float *const *y, size_t y_off, void *scratch) {
     const uint8_t *quants = panel;
+    if (n <= EL_STREAMED) tile = streamed;
     for (int32_t left = (n + EL_GROUP - 1) / EL_GROUP, c = 0; left > 0; left--) {
         const int32_t width = (n - c + left - 1) / left;
-        tile[width - 1](quants, quants + quant_bytes, k, n_rows, x + c, y + c, y_off);
+        tile[width - 1](quants, quants + quant_bytes, k, n_rows, x + c, y + c, y_off, scratch);
         c += width;
     }
 }
 
-/* mm of a type from <name>_tile(..., nc); quant_bytes: of `block` columns of a panel. */
-#define EL_TILE_FUNCTION(name, nc)                                                                   \
-    static void name##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
-                            const void *const *x, float *const *y, size_t y_off) {                   \
-        name##_tile(quants, extras, k, n_rows, x, y, y_off, nc);                                     \
+/* mm of a type from inline functions <name>_tile and <name>_streamed (..., nc); quant_bytes: of `block` columns of a
+ * panel. */
+#define EL_TILE_FUNCTION(name, form, nc)                                                                  \
+    static void name##_##form##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k,             \
+                                     int32_t n_rows, const void *const *x, float *const *y, size_t y_off, \
+                                     void *scratch) {                                                     \
+        name##_##form(quants, extras, k, n_rows, x, y, y_off, scratch, nc);                               \
     }
 #define EL_MM_FUNCTION(name, block, quant_bytes)                                                         \
-    EL_TILE_FUNCTION(name, 1)                                                                            \
-    EL_TILE_FUNCTION(name, 2)                                                                            \
-    EL_TILE_FUNCTION(name, 3)                                                                            \
-    EL_TILE_FUNCTION(name, 4)                                                                            \
-    EL_TILE_FUNCTION(name, 5)                                                                            \
-    EL_TILE_FUNCTION(name, 6)                                                                            \
-    EL_TILE_FUNCTION(name, 7)                                                                            \
-    EL_TILE_FUNCTION(name, 8)                                                                            \
+    EL_TILE_FUNCTION(name, streamed, 1)                                                                  \
+    EL_TILE_FUNCTION(name, streamed, 2)                                                                  \
+    EL_TILE_FUNCTION(name, tile, 1)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 2)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 3)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 4)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 5)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 6)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 7)                                                                      \
+    EL_TILE_FUNCTION(name, tile, 8)                                                                      \
     static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
                           float *const *y, size_t y_off, void *scratch) {                                \
-        static el_tile_fn *const tiles[EL_GROUP] = {name##_1, name##_2, name##_3, name##_4,              \
-                                                    name##_5, name##_6, name##_7, name##_8};             \
-        (void)scratch;                                                                                   \
-        el_mm_groups(tiles, panel, k, (size_t)(k / (block)) * (quant_bytes), n_rows, x, n, y, y_off);    \
+        static el_tile_fn *const streamed[EL_STREAMED] = {name##_streamed_1, name##_streamed_2};         \
+        static el_tile_fn *const tiles[EL_GROUP] = {name##_tile_1, name##_tile_2, name##_tile_3,         \
+                                                    name##_tile_4, name##_tile_5, name##_tile_6,         \
+                                                    name##_tile_7, name##_tile_8};                       \
+        el_mm_groups(streamed, tiles, panel, k, (size_t)(k / (block)) * (quant_bytes), n_rows, x, n, y,  \
+                     y_off, scratch);                                                                    \
     }
 
 /* Fill the table's entries of one family. */

@@ -18,17 +18,20 @@ EL_INLINE void float_tile(const uint8_t *w, int32_t k, int32_t n_rows, const voi
     for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
 }
 
-EL_INLINE void f16_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                        const void *const *x, float *const *y, size_t y_off, const int nc) {
-    (void)extras;
-    float_tile(quants, k, n_rows, x, y, y_off, nc, 1);
-}
+/* There are no extras: a panel is one stream in either form. */
+#define FLOAT_FORM(name, form, is_f16)                                                                    \
+    EL_INLINE void name##_##form(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
+                                 const void *const *x, float *const *y, size_t y_off, void *scratch,      \
+                                 const int nc) {                                                          \
+        (void)extras;                                                                                     \
+        (void)scratch;                                                                                    \
+        float_tile(quants, k, n_rows, x, y, y_off, nc, is_f16);                                           \
+    }
 
-EL_INLINE void f32_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                        const void *const *x, float *const *y, size_t y_off, const int nc) {
-    (void)extras;
-    float_tile(quants, k, n_rows, x, y, y_off, nc, 0);
-}
+FLOAT_FORM(f16, tile, 1)
+FLOAT_FORM(f16, streamed, 1)
+FLOAT_FORM(f32, tile, 0)
+FLOAT_FORM(f32, streamed, 0)
 
 EL_MM_FUNCTION(f16, 1, 32)
 EL_MM_FUNCTION(f32, 1, 64)

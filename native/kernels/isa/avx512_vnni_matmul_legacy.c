@@ -1,98 +1,9 @@
-/* AVX-512 VNNI matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h. */
+/* AVX-512 VNNI matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h.
+ *
+ * One body serves the three; `type` is a constant wherever it is inlined. A "part" is 16 weights of a block: steps 0..3 or
+ * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 w + 128, Q5_0 w + 16, Q4_1 w; what
+ * that adds leaves through the activation sum, with which the integer sum starts. */
 #include "avx512_vnni_matmul.h"
-
-/* -(sum << shift) of a 16-block of activations in every lane: takes the weights' offset out. */
-EL_INLINE __m512i minus_sum(const void *x, int32_t k, int32_t j, const int shift) {
-    return _mm512_set1_epi32(-(el_a16_sum(x, k)[j] * (1 << shift)));
-}
-
-/* ---- Q8_0: w + 128 is unsigned ------------------------------------------------------------------------------- */
-EL_INLINE void q8_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                         const void *const *x, float *const *y, size_t y_off, const int nc) {
-    __m512 acc[EL_GROUP];
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) acc[c] = _mm512_setzero_ps();
-    for (int32_t b = 0; b < k / 32; b++, quants += 512, extras += 32) {
-        el_prefetch(quants, 512);
-        if (b % 2 == 0) el_prefetch(extras, 64);
-        __m512 v[EL_GROUP];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
-            __m512i sum[EL_GROUP];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c] = minus_sum(x[c], k, 2 * b + part, 7);
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                const __m512i w =
-                    _mm512_xor_si512(el_load(quants + 256 * part + 64 * t), _mm512_set1_epi8(-128));
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
-                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
-                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
-                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
-            }
-        }
-        const __m512 d = el_load_f16(extras);
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
-        }
-    }
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
-}
-
-/* ---- Q4_1 ------------------------------------------------------------------------------------------------------- */
-EL_INLINE void q4_1_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                         const void *const *x, float *const *y, size_t y_off, const int nc) {
-    __m512 acc[EL_GROUP];
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) acc[c] = _mm512_setzero_ps();
-    for (int32_t b = 0; b < k / 32; b++, quants += 256, extras += 64) {
-        el_prefetch(quants, 256);
-        el_prefetch(extras, 64);
-        __m512 v[EL_GROUP];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
-            __m512i sum[EL_GROUP];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c] = _mm512_setzero_si512();
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                const __m512i w = part ? el_high_nibbles(el_load(quants + 64 * t))
-                                       : el_low_nibbles(el_load(quants + 64 * t));
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
-                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
-                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
-                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
-            }
-        }
-        const __m512 d = el_load_f16(extras), m = el_load_f16(extras + 32);
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
-            acc[c] = _mm512_fmadd_ps(m, _mm512_set1_ps(el_a16_s(x[c], k)[b]), acc[c]);
-        }
-    }
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
-}
-
-/* ---- Q5_0 -------------------------------------------------------------------------------------------------------
- * The offset of 16 leaves through the activation sum. */
 
 /* Bit s of each byte of h, moved to bit 4. */
 EL_INLINE __m512i fifth_bit(__m512i h, const int s) {
@@ -110,55 +21,123 @@ EL_INLINE __m512i fifth_bit(__m512i h, const int s) {
     return _mm512_and_si512(moved, _mm512_set1_epi8(16));
 }
 
-/* Weights of step t of one half, 0 .. 31. */
-EL_INLINE __m512i five_bits(__m512i v, __m512i h, const int part, const int t) {
-    return _mm512_or_si512(part ? el_high_nibbles(v) : el_low_nibbles(v), fifth_bit(h, t + 4 * part));
+/* Step i of a part, unsigned. */
+EL_INLINE __m512i weights(const int type, const uint8_t *quants, const int part, const int i) {
+    if (type == EL_Q8_0)
+        return _mm512_xor_si512(el_load(quants + 256 * part + 64 * i), _mm512_set1_epi8(-128));
+    const __m512i v = el_load(quants + 64 * i), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+    return type == EL_Q4_1 ? w : _mm512_or_si512(w, fifth_bit(el_load(quants + 256), 4 * part + i));
 }
 
-EL_INLINE void q5_0_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                         const void *const *x, float *const *y, size_t y_off, const int nc) {
-    __m512 acc[EL_GROUP];
+/* sum[c] = sum w q over a part of block b. */
+EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, int32_t k, int32_t b,
+                   const int part, __m512i *sum, const int nc) {
     EL_UNROLL
-    for (int c = 0; c < nc; c++) acc[c] = _mm512_setzero_ps();
-    for (int32_t b = 0; b < k / 32; b++, quants += 320, extras += 32) {
-        el_prefetch(quants, 320);
-        if (b % 2 == 0) el_prefetch(extras, 64);
-        const __m512i h = el_load(quants + 256);
-        __m512 v[EL_GROUP];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) { /* the first 16 of the block, then the second */
-            __m512i sum[EL_GROUP];
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) sum[c] = minus_sum(x[c], k, 2 * b + part, 4);
-            EL_UNROLL
-            for (int t = 0; t < 4; t++) {
-                const __m512i w = five_bits(el_load(quants + 64 * t), h, part, t);
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * t;
-                    sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
-                }
-            }
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                const __m512 f = _mm512_cvtepi32_ps(sum[c]),
-                             dx = _mm512_set1_ps(el_a16_d(x[c], k)[2 * b + part]);
-                v[c] = part ? _mm512_fmadd_ps(f, dx, v[c]) : _mm512_mul_ps(f, dx);
-            }
-        }
-        const __m512 d = el_load_f16(extras);
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            acc[c] = _mm512_fmadd_ps(v[c], d, acc[c]);
-        }
+    for (int c = 0; c < nc; c++) {
+        const int32_t s = el_a16_sum(x[c], k)[2 * b + part];
+        sum[c] = _mm512_set1_epi32(type == EL_Q8_0 ? s * -128 : type == EL_Q5_0 ? s * -16 : 0);
     }
     EL_UNROLL
-    for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
+    for (int i = 0; i < 4; i++) {
+        const __m512i w = weights(type, quants, part, i);
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const int8_t *q = (const int8_t *)x[c] + 32 * b + 16 * part + 4 * i;
+            sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
+        }
+    }
 }
 
-EL_MM_FUNCTION(q8_0, 32, 512)
-EL_MM_FUNCTION(q4_1, 32, 256)
-EL_MM_FUNCTION(q5_0, 32, 320)
+/* The scaled sum of a part, on top of the first part's. */
+EL_INLINE __m512 scaled(__m512i sum, const void *x, int32_t k, int32_t b, const int part, __m512 first) {
+    const __m512 f = _mm512_cvtepi32_ps(sum), dx = _mm512_set1_ps(el_a16_d(x, k)[2 * b + part]);
+    return part ? _mm512_fmadd_ps(f, dx, first) : _mm512_mul_ps(f, dx);
+}
+
+/* The chain of a column: both parts of block b. */
+EL_INLINE __m512 chain(const int type, __m512 v, const uint8_t *extras, const void *x, int32_t k, int32_t b,
+                       __m512 acc) {
+    acc = _mm512_fmadd_ps(v, el_load_f16(extras), acc);
+    if (type == EL_Q4_1)
+        acc = _mm512_fmadd_ps(el_load_f16(extras + 32), _mm512_set1_ps(el_a16_s(x, k)[b]), acc);
+    return acc;
+}
+
+EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : type == EL_Q4_1 ? 256 : 320; }
+EL_INLINE int32_t extra_bytes(const int type) { return type == EL_Q4_1 ? 64 : 32; }
+
+EL_INLINE void prefetch_extras(const int type, const uint8_t *extras, int32_t b) {
+    if (type == EL_Q4_1 || b % 2 == 0) el_prefetch(extras, 64);
+}
+
+EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
+                    const void *const *x, float *const *y, size_t y_off, const int nc) {
+    __m512 acc[EL_GROUP];
+    el_clear(acc, nc);
+    for (int32_t b = 0; b < k / 32; b++, quants += quant_bytes(type), extras += extra_bytes(type)) {
+        el_prefetch(quants, quant_bytes(type));
+        prefetch_extras(type, extras, b);
+        __m512 v[EL_GROUP];
+        el_clear(v, nc);
+        EL_UNROLL
+        for (int part = 0; part < 2; part++) {
+            __m512i sum[EL_GROUP];
+            dot(type, quants, x, k, b, part, sum, nc);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) v[c] = scaled(sum[c], x[c], k, b, part, v[c]);
+        }
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) acc[c] = chain(type, v[c], extras, x[c], k, b, acc[c]);
+    }
+    el_write_columns(acc, n_rows, y, y_off, nc);
+}
+
+EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k,
+                        int32_t n_rows, const void *const *x, float *const *y, size_t y_off, void *scratch,
+                        const int nc) {
+    __m512i *sums = scratch; /* [block][part][c] */
+    for (int32_t b = 0; b < k / 32; b++, quants += quant_bytes(type)) {
+        el_prefetch(quants, quant_bytes(type));
+        EL_UNROLL
+        for (int part = 0; part < 2; part++, sums += nc) {
+            __m512i sum[EL_STREAMED];
+            dot(type, quants, x, k, b, part, sum, nc);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) _mm512_store_si512(sums + c, sum[c]);
+        }
+    }
+    sums = scratch;
+    __m512 acc[EL_STREAMED];
+    el_clear(acc, nc);
+    for (int32_t b = 0; b < k / 32; b++, sums += 2 * nc, extras += extra_bytes(type)) {
+        prefetch_extras(type, extras, b);
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            __m512 v = scaled(_mm512_load_si512(sums + c), x[c], k, b, 0, _mm512_setzero_ps());
+            v = scaled(_mm512_load_si512(sums + nc + c), x[c], k, b, 1, v);
+            acc[c] = chain(type, v, extras, x[c], k, b, acc[c]);
+        }
+    }
+    el_write_columns(acc, n_rows, y, y_off, nc);
+}
+
+#define LEGACY_TYPE(name, type, quant_bytes)                                                                \
+    EL_INLINE void name##_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,     \
+                               const void *const *x, float *const *y, size_t y_off, void *scratch,          \
+                               const int nc) {                                                              \
+        (void)scratch;                                                                                      \
+        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                             \
+    }                                                                                                       \
+    EL_INLINE void name##_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
+                                   const void *const *x, float *const *y, size_t y_off, void *scratch,      \
+                                   const int nc) {                                                          \
+        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                                \
+    }                                                                                                       \
+    EL_MM_FUNCTION(name, 32, quant_bytes)
+
+LEGACY_TYPE(q8_0, EL_Q8_0, 512)
+LEGACY_TYPE(q4_1, EL_Q4_1, 256)
+LEGACY_TYPE(q5_0, EL_Q5_0, 320)
 
 void el_avx512_vnni_matmul_legacy(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
