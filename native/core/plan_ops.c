@@ -282,7 +282,8 @@ static int32_t elementwise(check *x, int32_t n_in, float cost) {
     for (int32_t k = 0; k < n_in; k++) TRY(same_or_apart(x, k, n_in));
     x->c->row_ns = cost * (float)x->op->v[0].width;
     int32_t code = x->op->code;
-    if (code == EL_OP_GLU || code == EL_OP_ACT) return integer(x, 0, EL_ACT_NONE, EL_ACT_SWIGLU_OAI);
+    if (code == EL_OP_GLU) return integer(x, 0, EL_ACT_NONE, EL_ACT_SWIGLU_OAI);
+    if (code == EL_OP_ACT) return integer(x, 0, EL_ACT_NONE, EL_ACT_SIGMOID); /* SWIGLU_OAI is a gate only */
     if (code == EL_OP_SCALE) return finite(x, 0);
     if (code == EL_OP_SOFTCAP && !(x->op->f[0] > 0 && el_is_finite(x->op->f[0]))) {
         return wrong(x, EL_E_ARGUMENT, 'f', 0, "%g, expected a finite number above 0", (double)x->op->f[0]);

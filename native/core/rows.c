@@ -53,18 +53,28 @@ static void quantize(el_engine *e, const el_cop *c, int32_t row) {
     if (bad) el_mark_failed(e, c->axis, row);
 }
 
+/* Whether the op bounds its first input: then an inf or NaN would pass for an ordinary number from here on. */
+static int32_t hides_nonfinite(const el_op *op) {
+    if (op->code == EL_OP_SOFTCAP) return 1;
+    if (op->code != EL_OP_ACT && op->code != EL_OP_GLU) return 0;
+    int32_t act = op->i[0];
+    return act == EL_ACT_RELU || act == EL_ACT_RELU2 || act == EL_ACT_SIGMOID || act == EL_ACT_SWIGLU_OAI;
+}
+
 /* GLU, ACT, ADD, SCALE, SOFTCAP on columns first .. first+n-1 of the views. */
 static void elementwise(el_engine *e, const el_cop *c, int32_t row, int32_t first, int32_t n) {
     const el_kernels *k = &e->kernels;
     const el_op *op = &c->op;
     const float *a = el_row(e, &op->v[0], row) + first;
     float *second = el_row(e, &op->v[1], row) + first;
+    if (hides_nonfinite(op) && k->nonfinite(a, n)) el_mark_failed(e, c->axis, row);
     switch (op->code) {
     case EL_OP_GLU: k->glu(op->i[0], a, second, n, el_row(e, &op->v[2], row) + first); break;
     case EL_OP_ADD: k->add(a, second, n, el_row(e, &op->v[2], row) + first); break;
     case EL_OP_ACT: k->act(op->i[0], a, n, second); break;
     case EL_OP_SCALE: k->scale(a, op->f[0], n, second); break;
-    default: k->softcap(a, op->f[0], n, second); break;
+    case EL_OP_SOFTCAP: k->softcap(a, op->f[0], n, second); break;
+    default: el_mark_failed(e, c->axis, row); break; /* plan_ops.c lets no other op come here */
     }
 }
 

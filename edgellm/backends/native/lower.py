@@ -31,7 +31,7 @@ CODES = {
         start=1,
     )
 }
-"""enum el_opcode."""
+"""enum el_opcode, in its order (tests/unit/backends/test_lower.py reads the header)."""
 
 VECTOR_BASE = 1_000_000
 ACTS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu_erf": 3, "relu": 4, "relu2": 5, "sigmoid": 6, "swiglu_oai": 7}

@@ -64,8 +64,8 @@ def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def run(record: Record, case: Case, x: NDArray[np.float32], n_threads: int = 2) -> F64:
-    """The columns `case.out` for the rows of x, all in one sequence."""
+def run(record: Record, case: Case, x: NDArray[np.float32], n_threads: int = 2, status: int = 0) -> F64:
+    """The columns `case.out` for the rows of x, all in one sequence, which ends with `status`."""
     n, width = x.shape
     result = len(case.widths)
     ops = [
@@ -85,7 +85,7 @@ def run(record: Record, case: Case, x: NDArray[np.float32], n_threads: int = 2) 
     out = engine.step(Batch(rows, rows, np.array([0, n], np.int32), pages, rows, 0, want_logits=True))
     engine.close()
     assert out.logits is not None
-    assert out.status.tolist() == [0]
+    assert out.status.tolist() == [status]
     return out.logits.astype(np.float64)
 
 
@@ -131,6 +131,14 @@ def test_the_clamped_gate(record: Record) -> None:
     g, u = np.minimum(x[:, :32], 7).astype(np.float64), np.clip(x[:, 32:], -7, 7).astype(np.float64)
     case = Case([record(GLU, [(0, 0, 32), (0, 32, 32), (1, 0, 32)], i=[7])], (1, 0, 32), [64, 32])
     close(run(record, case, x), g / (1 + np.exp(-1.702 * g)) * (u + 1))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(("code", "i", "f"), [(SOFTCAP, (), [30.0]), (ACT, [4], ()), (ACT, [6], ()), (ACT, [1], ())])
+def test_a_bounding_op_does_not_hide_what_is_not_finite(record: Record, bad: float, code: int, i: Any, f: Any) -> None:
+    x = random(T, 32)
+    x[3, 5] = bad
+    run(record, Case([record(code, [(0, 0, 32), (1, 0, 32)], i=i, f=f)], (1, 0, 32), [32, 32]), x, status=1)
 
 
 @pytest.mark.parametrize("width", [40, 6000])
