@@ -200,7 +200,7 @@ static inline void el_mm_store(const float *acc, int32_t n_rows, int32_t n, floa
 }
 
 static inline void el_mm_streamed(const el_mm_type *t, const el_tile_call *all, int32_t n_blocks, int32_t n) {
-    const int32_t fit = t->sums ? EL_SUM_BYTES / (t->sums * n * 64) : n_blocks;
+    const int32_t fit = t->sums ? EL_SUM_BYTES / (EL_STREAMED * 64) / t->sums : n_blocks;
     el_tile_call call = *all;
     for (int32_t b = 0; b < n_blocks; b += fit) {
         call.block0 = b;
@@ -261,7 +261,7 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
                                    .x = x + c0,
                                    .acc = acc,
                                    .sums = (__m256i *)rest};
-        memset(acc, 0, (size_t)nc * EL_TILE_ROWS * sizeof(float));
+        for (int32_t i = 0; i < nc * 2; i++) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
         if (nc <= EL_STREAMED) {
             el_mm_streamed(t, &call, n_blocks, nc);
         } else {

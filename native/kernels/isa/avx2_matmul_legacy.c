@@ -25,33 +25,29 @@ EL_INLINE __m256i packed_weights(const int type, const uint8_t *quants, const in
     return _mm256_or_si256(w, fifth_bit(el_load(quants + 256 + 32 * h), 4 * part + i));
 }
 
-/* The sums of a part of block b. */
-EL_INLINE void dot(const int type, const int packed, const uint8_t *quants, const el_column *col, int32_t b,
-                   const int part, el_sums sum, const int nc) {
+/* Add step i of a part of block b. */
+EL_INLINE void add_step(const int type, const int packed, const uint8_t *quants, const el_column *col,
+                        int32_t b, const int part, const int i, el_sums sum, const int nc) {
     const __m256i ones = _mm256_set1_epi16(1);
-    el_sums_clear(sum, nc);
+    __m256i w[2], u[2];
     EL_UNROLL
-    for (int i = 0; i < 4; i++) {
-        __m256i w[2], u[2];
-        EL_UNROLL
-        for (int h = 0; h < 2; h++) {
-            w[h] = packed ? packed_weights(type, quants, part, i, h)
-                          : el_load(quants + 64 * (4 * part + i) + 32 * h);
-            u[h] = type == EL_Q8_0 ? _mm256_abs_epi8(w[h]) : w[h];
-        }
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * i);
-            if (type == EL_Q8_0) {
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    const __m256i p = _mm256_maddubs_epi16(u[h], _mm256_sign_epi8(q, w[h]));
-                    sum[c][h] = _mm256_add_epi32(sum[c][h], _mm256_madd_epi16(p, ones));
-                    EL_PIN(sum[c][h]);
-                }
-            } else {
-                el_sums_add(sum, c, u[0], u[1], q);
+    for (int h = 0; h < 2; h++) {
+        w[h] = packed ? packed_weights(type, quants, part, i, h)
+                      : el_load(quants + 64 * (4 * part + i) + 32 * h);
+        u[h] = type == EL_Q8_0 ? _mm256_abs_epi8(w[h]) : w[h];
+    }
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * i);
+        if (type == EL_Q8_0) {
+            EL_UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256i p = _mm256_maddubs_epi16(u[h], _mm256_sign_epi8(q, w[h]));
+                sum[c][h] = _mm256_add_epi32(sum[c][h], _mm256_madd_epi16(p, ones));
+                EL_PIN(sum[c][h]);
             }
+        } else {
+            el_sums_add(sum, c, u[0], u[1], q);
         }
     }
 }
@@ -85,12 +81,16 @@ EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
     columns(t, col, nc);
     for (int32_t b = 0; b < n_blocks; b++, quants += quant_bytes(type)) {
         el_prefetch(quants, quant_bytes(type), distance);
+        el_sums sum[2];
+        el_sums_clear(sum[0], nc);
+        el_sums_clear(sum[1], nc);
         EL_UNROLL
-        for (int part = 0; part < 2; part++) {
-            el_sums sum;
-            dot(type, 1, quants, col, b, part, sum, nc);
-            sums = el_sums_store(sums, sum, nc);
+        for (int i = 0; i < 4; i++) { /* both parts of a row of nibbles */
+            add_step(type, 1, quants, col, b, 0, i, sum[0], nc);
+            add_step(type, 1, quants, col, b, 1, i, sum[1], nc);
         }
+        sums = el_sums_store(sums, sum[0], nc);
+        sums = el_sums_store(sums, sum[1], nc);
     }
     sums = t->sums;
     el_chains acc;
@@ -138,7 +138,9 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
         EL_UNROLL
         for (int part = 0; part < 2; part++) {
             el_sums sum;
-            dot(type, packed, quants, col, b, part, sum, nc);
+            el_sums_clear(sum, nc);
+            EL_UNROLL
+            for (int i = 0; i < 4; i++) add_step(type, packed, quants, col, b, part, i, sum, nc);
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 const __m256 dx = _mm256_broadcast_ss(col[c].d + 2 * b + part);
