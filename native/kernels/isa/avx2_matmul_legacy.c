@@ -72,8 +72,8 @@ EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
 }
 
 EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
-    const int32_t near = type == EL_Q8_0 ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE;
-    const int32_t distance = nc == 1 ? near : EL_PREFETCH_TWO;
+    const int32_t single = type == EL_Q8_0 ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE;
+    const int32_t distance = nc == 1 ? single : EL_PREFETCH_TWO;
     const int32_t n_blocks = t->n_blocks;
     const uint8_t *quants = t->quants, *extras = t->extras;
     __m256i *sums = t->sums;
