@@ -36,6 +36,8 @@ Prompt = str | list[int]
 Message = dict[str, Any]
 
 MAX_CHOICES = 256
+COUNTED_CHARS = 1 << 16
+"""Texts up to this length are always tokenised, so that an overflow names the exact count."""
 
 _POLL = 0.2
 """Seconds of one wait for an event: where a system delivers Ctrl-C only between waits, how late it may come."""
@@ -226,6 +228,7 @@ class LLM:
         """Token ids of `render(messages)`: control tokens only where the template put them, one BOS."""
         self._check_alive()
         segments = self._loaded.template.render_segments(_as_messages(messages), tools=tools)
+        self._refuse_endless("".join(text for text, _ in segments))
         return self._loaded.tokenizer.encode_segments(segments)
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
@@ -250,8 +253,8 @@ class LLM:
             raise TypeError(f"tokens must be a list of token ids, found {type(tokens).__name__}")
         ids = self._prompt_ids(list(tokens))
         first, stop = _row_range(rows, len(ids))
-        request = self._request(ids[:stop], SamplingParams(temperature=0.0), 1, False)
-        request.logit_rows = (first, stop)
+        greedy = SamplingParams(temperature=0.0).resolved({})
+        request = Request(ids[:stop], greedy, seed=0, logit_rows=(first, stop))
         request.logits = _new_logits(stop - first, self._loaded.plan.n_vocab)
         self._run([request], "raise")
         return request.logits
@@ -314,6 +317,7 @@ class LLM:
     def _prompt_ids(self, prompt: object, name: str = "") -> list[int]:
         """The token ids of a prompt, a new list. name: which of several it is, for errors."""
         if isinstance(prompt, str):
+            self._refuse_endless(prompt)
             ids = self._loaded.tokenizer.encode(prompt)
         elif _is_ids(prompt):
             ids = [int(i) for i in prompt]
@@ -330,6 +334,13 @@ class LLM:
         if len(ids) > self._loaded.n_ctx:
             raise ContextOverflow(len(ids), self._loaded.n_ctx)
         return ids
+
+    def _refuse_endless(self, text: str) -> None:
+        """ContextOverflow for a text that cannot fit whatever its tokens are, before time goes into tokenising it."""
+        if len(text) > COUNTED_CHARS:
+            least = self._loaded.tokenizer.least_tokens(text)
+            if least > self._loaded.n_ctx:
+                raise ContextOverflow(least, self._loaded.n_ctx, at_least=True)
 
     def _request(self, ids: list[int], params: SamplingParams, n: int, stream: bool) -> Request:
         if len(ids) > self._loaded.n_ctx:  # of a chat; other prompts have been checked
@@ -474,4 +485,5 @@ def _close(loaded: Loaded, pid: int) -> None:
 
 def _free(loaded: Loaded) -> None:
     loaded.engine.close()
+    loaded.warming.join()
     loaded.file.close()

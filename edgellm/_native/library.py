@@ -3,10 +3,11 @@
     available()      # can it be used?
     why_not()        # "" or the reason, for people
     lib()            # the library, a cffi handle; raises NativeError
-    ffi              # the cffi.FFI that knows the header; its types exist after lib() or available()
+    ffi              # the cffi FFI that knows the header
 
-The declarations are read from edgellm.h (between its cdef marks): the copy beside this file in an installed package,
-else native/include/edgellm.h of a checkout. ABI version and struct sizes are compared before anything else is called.
+The declarations are the part of edgellm.h between its cdef marks, compiled by scripts/gen_ffi.py into declarations.py
+(cffi's ABI mode, out of line: parsing the header at every start cost 100 ms). ABI version and struct sizes are compared
+before anything else is called.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from cffi import FFI
-
+from edgellm._native.declarations import ffi as _ffi
 from edgellm.core import env
 from edgellm.core.errors import NativeError
 
@@ -28,10 +28,9 @@ STRUCTS = (
     "el_output el_info"
 ).split()
 
-ffi: Any = FFI()
+ffi: Any = _ffi
 _lock = threading.Lock()
 _loaded: dict[Path, Any] = {}
-_declared = False
 
 
 def library_path() -> Path:
@@ -62,36 +61,16 @@ def why_not() -> str:
     return ""
 
 
-def _header() -> str:
-    here = Path(__file__).with_name("edgellm.h")
-    checkout = Path(__file__).parent.parent.parent / "native" / "include" / "edgellm.h"
-    for path in (here, checkout):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise NativeError(
-        f"the native library's header is missing: expected {here}. Reinstall edgellm, or run `make build`."
-    )
-
-
-def _declare() -> None:
-    global _declared
-    if not _declared:
-        text = _header()
-        ffi.cdef(text.partition("/* cdef begin */")[2].partition("/* cdef end */")[0])
-        _declared = True
-
-
 def _load(path: Path) -> Any:
     if not path.is_file():
         raise NativeError(
             f"there is no native library at {path}. In a checkout run `make build`; otherwise reinstall edgellm, "
             f"or set EDGELLM_LIBRARY to the library's path."
         )
-    _declare()
     try:
         handle = ffi.dlopen(str(path.resolve()))
         version = handle.el_abi_version()
-    except (OSError, AttributeError) as e:
+    except (OSError, AttributeError, ffi.error) as e:
         raise NativeError(
             f"{path} cannot be loaded as edgellm's native library: {e}. Reinstall edgellm, or run `make build`."
         ) from e

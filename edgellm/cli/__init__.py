@@ -98,6 +98,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to say, at exit neither
         return 1
+    except OSError as e:  # files of ours raise typed errors: this is stdout, full or closed
+        print(f"edgellm: cannot write the output: {e.strerror or e}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
 def _run(args: list[str]) -> int:

@@ -66,14 +66,15 @@ class ContextOverflow(RequestError):
     """The prompt does not fit the context.
 
     Attributes:
-        n_prompt: tokens in the prompt.
+        n_prompt: tokens in the prompt; a lower bound where counting them all would be wasted work ("at least").
         n_ctx: tokens the context holds.
     """
 
-    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt: int, n_ctx: int, *, at_least: bool = False) -> None:
         self.n_prompt, self.n_ctx = n_prompt, n_ctx
+        count = f"at least {n_prompt}" if at_least else f"{n_prompt}"
         super().__init__(
-            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens): "
+            f"request ({count} tokens) exceeds the available context size ({n_ctx} tokens): "
             f"this model's maximum context length is {n_ctx} tokens. Shorten the prompt or open the model "
             f"with a larger n_ctx."
         )

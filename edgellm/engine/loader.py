@@ -71,6 +71,7 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate
     engine: Engine
+    warming: threading.Thread
     backend: BackendInfo
     n_ctx: int
     kv_type: str
@@ -90,7 +91,6 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         undo.callback(file.close)
         plan, model = load_plan(file, strict=options.strict)
         tokenizer = Tokenizer.from_metadata(file.metadata)
-        threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True).start()
         template = ChatTemplate.from_metadata(file.metadata)
         max_seqs = 8 if options.max_seqs is None else options.max_seqs
         n_ctx, n_pages, kv_bytes = _kv_budget(plan, options, max_seqs)
@@ -113,6 +113,9 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         backend = select_backend(options.backend)
         executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
         undo.callback(executable.close)
+        # After the weights, whose repacking needs every core; a text call that comes sooner waits for it.
+        warming = threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True)
+        warming.start()
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
         spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check)
@@ -132,6 +135,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             tokenizer=tokenizer,
             template=template,
             engine=engine,
+            warming=warming,
             backend=info,
             n_ctx=n_ctx,
             kv_type=kv_type,
@@ -173,6 +177,8 @@ def _check_options(options: OpenOptions) -> None:
             raise ConfigError(f"kv_type must be {allowed} (or a pair of them) in this release, found {kind!r:.80}")
     if options.weights not in ("auto", "mmap", "tiles"):
         raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
+    if options.isa is not None and not isinstance(options.isa, str):
+        raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
 
 
 def _sampling_defaults(file: GGUFFile) -> dict[str, float | int]:

@@ -108,7 +108,7 @@ def _existing(model: str) -> Path | None:
         if path.is_dir():
             return model_in_directory(path)
         return path if path.exists() else None
-    except (ValueError, RuntimeError):  # a null byte; ~ without a home
+    except (ValueError, RuntimeError, OSError):  # a null byte; ~ without a home; a name too long
         return None
 
 

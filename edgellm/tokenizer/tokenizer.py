@@ -63,6 +63,7 @@ class Tokenizer:
         self._vocab: Vocab | None = None
         self._endings: tuple[int | None, frozenset[int]] | None = None
         self._tables: _Tables | None = None
+        self._longest: int | None = None
         self._encoder: Encoder | None = None
         self._failed: dict[str, TokenizerError] = {}
 
@@ -121,6 +122,12 @@ class Tokenizer:
         """The bytes this token stands for, which need not be whole characters; b"" for control tokens."""
         self._check([token_id])
         return self._built().pieces[token_id]
+
+    def least_tokens(self, text: str) -> int:
+        """A lower bound on the tokens of a text, without tokenising it: no token holds more than the longest one."""
+        if self._longest is None:
+            self._longest = max(1, *(len(piece) for piece in self._built().pieces))
+        return -(-len(text) // self._longest)
 
     def token_text(self, token_id: int) -> str:
         """The token as the file spells it: "<bos>", "Ġthe", "▁the"."""

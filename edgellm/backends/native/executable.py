@@ -91,7 +91,7 @@ class NativeExecutable:
 
     def run(self, batch: Batch) -> StepOutput:
         """Compute one step."""
-        if self._ropes:
+        if self._ropes and len(batch.positions):
             last = int(batch.positions.max()) if len(batch.positions) > 1 else int(batch.positions[0])
             if last >= self._filled:
                 for rope in self._ropes:
