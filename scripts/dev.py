@@ -325,7 +325,11 @@ def verb_test(args: list[str]) -> int:
             options = ("-DCMAKE_BUILD_TYPE=Release", "-DEDGELLM_BUILD_EMULATED=AUTO")
             compile_native("release", ["edgellm_for_tests"], *options)
         for folder, sanitizers in SANITIZERS.items():
-            options = ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DEDGELLM_SANITIZE={sanitizers}")
+            options = (
+                "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+                "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O1 -g1",  # compiles five times as fast as -O2 -g
+                f"-DEDGELLM_SANITIZE={sanitizers}",
+            )
             try:
                 with step(f"building the native tests with -fsanitize={sanitizers}"):
                     compile_native(folder, ["edgellm_tests"], *options)
