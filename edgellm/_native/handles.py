@@ -2,6 +2,7 @@
 
     engine = Engine(program, EngineConfig(max_tokens=512, ...))
     out = engine.step(batch)          # one native call, the GIL released
+    out = engine.run(batch, picks, n_steps=8, ends=(2,))      # the same, several decode steps at once
     engine.close()
 
 `Engine` copies nothing of the weights: it keeps the arrays of its `NativeModel` alive until it is closed.
@@ -20,13 +21,16 @@ from numpy.typing import NDArray
 
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
-from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, StepOutput
+from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
 
 KV_TYPES = {"f16": 0, "f32": 1}
 EL_E_UNSUPPORTED, EL_E_MEMORY = 2, 3
+MAX_STEPS = 64
+"""Most steps of one `Engine.run`."""
+
 _I32 = np.dtype(np.int32)
 _F32 = np.dtype(np.float32)
 _memmove = ffi.memmove
@@ -125,9 +129,10 @@ class Engine:
     """
 
     __slots__ = (
-        "__weakref__", "_batch", "_edits", "_err", "_finalizer", "_lib", "_limits", "_n_classes", "_n_vocab", "_out",
-        "_page_tables", "_pages", "_pid", "_pointer", "_positions", "_rows", "_seq_start", "_status", "_step",
-        "_strides", "_tokens", "_top_ids", "_top_logits", "info",
+        "__weakref__", "_batch", "_c_ends", "_c_picks", "_edits", "_ends", "_err", "_finalizer", "_halt", "_lib",
+        "_limits", "_n_classes", "_n_done", "_n_vocab", "_out", "_page_tables", "_pages", "_pid", "_pointer",
+        "_positions", "_rows", "_run_spec", "_run_tokens", "_seq_start", "_status", "_step", "_strides", "_tokens",
+        "_top_ids", "_top_logits", "info",
     )  # fmt: skip
 
     def __init__(self, model: NativeModel, config: EngineConfig) -> None:
@@ -163,6 +168,15 @@ class Engine:
         self._out = ffi.new("el_output *")
         self._out.status = self._status
         self._step = self._lib.el_step
+        self._n_done, self._halt = ffi.new("int32_t *"), ffi.new("int32_t *")
+        self._c_picks = ffi.new("el_pick[]", config.max_seqs)
+        self._ends: tuple[int, ...] = ()
+        self._c_ends = ffi.NULL
+        self._run_tokens = ffi.new("int32_t[]", MAX_STEPS * config.max_seqs)
+        self._run_spec = ffi.new("el_run_spec *")
+        self._run_spec.size = ffi.sizeof("el_run_spec")
+        self._run_spec.picks, self._run_spec.halt = self._c_picks, self._halt
+        self._run_spec.tokens = self._run_tokens
 
     def step(self, batch: Batch) -> StepOutput:
         """Compute one step.
@@ -171,6 +185,67 @@ class Engine:
         """
         pointer = self._alive()
         b, out, top_k = self._batch, self._out, batch.top_k
+        n_seqs, n_rows = self._copy_batch(batch)
+        result = StepOutput(
+            top_ids=np.empty((n_rows, top_k), _I32),
+            top_logits=np.empty((n_rows, top_k), _F32),
+            status=np.empty(n_seqs, _I32),
+            lse=np.empty(n_rows, _F32) if batch.want_lse else None,
+            logits=np.empty((n_rows, self._n_vocab), _F32) if batch.want_logits else None,
+        )
+        n_top = self._room_for(n_rows * top_k)
+        keep = []
+        for field, array in (("lse", result.lse), ("logits", result.logits)):
+            if array is not None and n_rows:
+                data = ffi.from_buffer("float[]", array)
+                setattr(out, field, data)
+                keep.append(data)
+        code = self._step(pointer, b, out, self._err)
+        if code:
+            self._raise(code)
+        _memmove(result.status, self._status, 4 * n_seqs)
+        if n_top:
+            _memmove(result.top_ids, self._top_ids, 4 * n_top)
+            _memmove(result.top_logits, self._top_logits, 4 * n_top)
+        return result
+
+    def run(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
+        """Compute up to n_steps decode steps of a batch with one token and one output row per sequence.
+
+        picks: one per sequence. ends: tokens after which the run stops; so it does when `halt` is called.
+        Raises as `step` does.
+        """
+        pointer = self._alive()
+        n_seqs, n_rows = self._copy_batch(batch)
+        self._room_for(n_rows * batch.top_k)
+        if len(picks) != n_seqs or not 1 <= n_steps <= MAX_STEPS:
+            raise ValueError(f"{len(picks)} picks for {n_seqs} sequences, {n_steps} steps of at most {MAX_STEPS}")
+        spec = self._run_spec
+        if ends is not self._ends:
+            self._ends, self._c_ends = ends, ffi.new("int32_t[]", ends or 1)
+            spec.n_ends, spec.ends = len(ends), self._c_ends
+        spec.n_steps = n_steps
+        c_picks = self._c_picks
+        for s, pick in enumerate(picks):
+            p = c_picks[s]
+            p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.choice, p.n_generated = pick
+        code = self._lib.el_run(pointer, self._batch, spec, self._out, self._n_done, self._err)
+        if code:
+            self._raise(code)
+        n = self._n_done[0]
+        result = RunOutput(np.empty((n, n_seqs), _I32), np.empty(n_seqs, _I32))
+        _memmove(result.tokens, spec.tokens, 4 * n * n_seqs)
+        _memmove(result.status, self._status, 4 * n_seqs)
+        return result
+
+    def halt(self, halted: bool = True) -> None:
+        """Let `run` end after the step it is in, and every later one after its first, until halt(False). From any
+        thread."""
+        self._halt[0] = halted
+
+    def _copy_batch(self, batch: Batch) -> tuple[int, int]:
+        """Put the batch into the C arrays; the numbers of sequences and of rows."""
+        b, top_k = self._batch, batch.top_k
         n_tokens, n_seqs, n_rows = len(batch.tokens), len(batch.seq_start) - 1, len(batch.rows)
         max_tokens, max_seqs, max_rows = self._limits
         if n_tokens > max_tokens or n_rows > max_rows or not 1 <= n_seqs <= max_seqs or not 0 <= top_k <= MAX_TOP_K:
@@ -187,32 +262,15 @@ class Engine:
         b.n_adjust = 0
         if batch.adjust is not None:
             self._copy_edits(batch.adjust)
+        return n_seqs, n_rows
 
-        result = StepOutput(
-            top_ids=np.empty((n_rows, top_k), _I32),
-            top_logits=np.empty((n_rows, top_k), _F32),
-            status=np.empty(n_seqs, _I32),
-            lse=np.empty(n_rows, _F32) if batch.want_lse else None,
-            logits=np.empty((n_rows, self._n_vocab), _F32) if batch.want_logits else None,
-        )
-        n_top = n_rows * top_k
+    def _room_for(self, n_top: int) -> int:
+        """Have n_top candidates' room in the output, and nothing else wanted of it; n_top."""
+        out = self._out
         if n_top > len(self._top_ids):
             self._top_ids, self._top_logits = ffi.new("int32_t[]", n_top), ffi.new("float[]", n_top)
         out.top_ids, out.top_logits, out.lse, out.logits = self._top_ids, self._top_logits, ffi.NULL, ffi.NULL
-        keep = []
-        for field, array in (("lse", result.lse), ("logits", result.logits)):
-            if array is not None and n_rows:
-                data = ffi.from_buffer("float[]", array)
-                setattr(out, field, data)
-                keep.append(data)
-        code = self._step(pointer, b, out, self._err)
-        if code:
-            self._raise(code)
-        _memmove(result.status, self._status, 4 * n_seqs)
-        if n_top:
-            _memmove(result.top_ids, self._top_ids, 4 * n_top)
-            _memmove(result.top_logits, self._top_logits, 4 * n_top)
-        return result
+        return n_top
 
     def _copy_pages(self, tables: tuple[I32, ...], n_seqs: int) -> None:
         if len(tables) != self._n_classes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.checks import check_batch, check_config, first_visible
 from edgellm.backends.reference.output import step_output
 from edgellm.core.errors import NativeError
-from edgellm.core.types import F32, I32, PAGE_TOKENS, Batch, StepOutput
+from edgellm.core.types import F32, I32, PAGE_TOKENS, Batch, Pick, RunOutput, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import ops as o
 from edgellm.models.plan import Buffer, CacheClass, CacheLayer, Plan, Weight
+from edgellm.sampling.sampler import rank_of
 
 U64 = NDArray[np.uint64]
 
@@ -78,6 +80,7 @@ class FakeBackend:
     script: what comes after a sequence of tokens; None: pseudo-random logits with one clear winner, a function of the
     tokens alone. It needs a cache class that keeps every token ("full" or "latent").
     failing: sequences for which a step reports a value that is not finite.
+    multi_step: the executables can run several decode steps in one call.
     step_seconds: how long a step takes. on_step: called with every batch before it runs.
     """
 
@@ -88,9 +91,11 @@ class FakeBackend:
         script: Script | None = None,
         *,
         failing: Callable[[Sequence[int]], bool] | None = None,
+        multi_step: bool = True,
         step_seconds: float = 0.0,
         on_step: Callable[[Batch], None] | None = None,
     ) -> None:
+        self.multi_step = multi_step
         self.script, self.failing, self.step_seconds, self.on_step = script, failing, step_seconds, on_step
 
     def compile(
@@ -103,7 +108,7 @@ class FakeBackend:
         """See Backend. The file is not read."""
         if progress is not None:
             progress(1.0)
-        return FakeExecutable(self, plan, config)
+        return (FakeMultiStep if self.multi_step else FakeExecutable)(self, plan, config)
 
 
 class FakeExecutable:
@@ -191,6 +196,32 @@ class FakeExecutable:
         logits = np.zeros(self._plan.n_vocab, np.float32)
         logits[answer] = 10.0
         return logits
+
+
+class FakeMultiStep(FakeExecutable):
+    """A FakeExecutable that can run several decode steps in one call."""
+
+    _halted = False
+
+    def run_steps(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
+        """Step after step, each with the tokens that `picks` chose in the one before."""
+        chosen = []
+        for step in range(n_steps):
+            out = self.run(batch)
+            ranks = [
+                rank_of(p._replace(n_generated=p.n_generated + step), x)
+                for p, x in zip(picks, out.top_logits, strict=True)
+            ]
+            tokens = out.top_ids[np.arange(len(ranks)), ranks]
+            chosen.append(tokens)
+            if out.status.any() or np.isin(tokens, ends).any() or self._halted:
+                break
+            batch = replace(batch, tokens=tokens, positions=batch.positions + 1)
+        return RunOutput(np.array(chosen, np.int32), out.status)
+
+    def halt(self, halted: bool = True) -> None:
+        """End run_steps after the step it is in."""
+        self._halted = halted
 
 
 def chain_logits(chain: int, n_vocab: int) -> F32:

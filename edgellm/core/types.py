@@ -7,6 +7,7 @@ C cache classes of the plan. All integer arrays are C-contiguous int32, all floa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,3 +84,29 @@ class StepOutput:
     status: I32
     lse: F32 | None = None
     logits: F32 | None = None
+
+
+class Pick(NamedTuple):
+    """How one sequence's next token is chosen among its `top_k` likeliest; SamplingParams has the meanings.
+
+    n_generated: tokens of this sequence chosen so far: with seed and choice it numbers the draw.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    choice: int
+    n_generated: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """What a run of several decode steps returns.
+
+    tokens: [n, S] the tokens chosen, step by step; at least one step. status: [S] as in StepOutput, of the last step.
+    """
+
+    tokens: I32
+    status: I32

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
-from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
+from edgellm.core.types import PAGE_TOKENS, Batch, RunOutput, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
-from edgellm.engine.request import Decoder, Delta, Done, Request, Sequence
-from edgellm.engine.runner import Runner
+from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequence
+from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
 from edgellm.engine.switching import switch_interval
 from edgellm.kvcache.table import ClassSpec, Ledger
@@ -22,6 +23,12 @@ from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
+
+STREAM_SECONDS = 0.04
+"""Decode steps of a streamed answer that take less than this together may be one native call, and one Delta."""
+
+MOST_STEPS, MOST_STEPS_WITH_STOPS = 32, 4
+"""Decode steps of one native call at most. What comes after a stop string was computed in vain, so few with those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +73,16 @@ class Engine:
                 raise ValueError(f"{n} pages of {PAGE_TOKENS} tokens cannot hold a sequence of n_ctx={spec.n_ctx}")
         self.spec, self.stats = spec, Stats()
         self._executable = executable
+        self._multi = executable if isinstance(executable, MultiStepRunner) else None
+        self._step_seconds = STREAM_SECONDS  # of the last decode step
         self._new_decoder = new_decoder
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx))
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._outbox: deque[tuple[Request, Event]] = deque()
         self._requests: set[Request] = set()
+        self._end_set: frozenset[int] = frozenset()
+        self._end_ids: tuple[int, ...] = ()
         self._closing = False
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="edgellm-engine", daemon=True)
@@ -84,23 +96,30 @@ class Engine:
         if self._closing:
             raise self._refusal("the engine is closed")
         request.submitted = time.perf_counter()
-        self._inbox.put(lambda: self._admit(request))
+        self._send(lambda: self._admit(request))
         if not self.alive:  # the thread may have drained its inbox for the last time already
             self._thread.join()
             self._drain()
+            self._deliver()
 
     def cancel(self, request: Request) -> None:
         """End a request within a step, in whatever state it is. Idempotent; its Done event still arrives."""
         request.cancelled = True
         if not self._closing:  # else everything ends anyway
-            self._inbox.put(lambda: self._cancel(request))
+            self._send(lambda: self._cancel(request))
 
     def close(self) -> None:
         """End every request with an EngineError, stop the thread, free the executable. Idempotent."""
         self._closing = True
-        self._inbox.put(lambda: None)
+        self._send(lambda: None)
         if not self.is_current_thread:
             self._thread.join()
+
+    def _send(self, call: Callable[[], None]) -> None:
+        """Have the engine thread make a call after the step it is in."""
+        self._inbox.put(call)
+        if self._multi is not None:
+            self._multi.halt()
 
     @property
     def alive(self) -> bool:
@@ -126,6 +145,7 @@ class Engine:
             self._drain()
             for request in list(self._requests):
                 self._abandon(request)
+            self._deliver()
             try:
                 self._executable.close()
             except Exception:
@@ -150,6 +170,17 @@ class Engine:
             request.error = request.error or error
             self._finish(request)
 
+    def _deliver(self) -> None:
+        """Send the news. Just before the native call, which lets go of the interpreter: whoever wakes up earlier takes
+        it from this thread in the middle of its work."""
+        outbox = self._outbox
+        while outbox:
+            try:
+                request, event = outbox.popleft()
+            except IndexError:  # the engine has ended, and another thread that submits was quicker
+                return
+            request.events.put(event)
+
     def _drain(self) -> None:
         while True:
             try:
@@ -161,11 +192,17 @@ class Engine:
     def _turn(self) -> None:
         """Handle what has arrived and compute a step; sleep while there is nothing to do."""
         state = self._state
-        call = self._inbox.get() if not state.running and not state.waiting else None
+        call = None
+        if not state.running and not state.waiting:
+            self._deliver()
+            call = self._inbox.get()
         begin = time.perf_counter()
+        if self._multi is not None:
+            self._multi.halt(False)  # before the inbox is looked at: what comes later halts the run
         if call is not None:
             call()
-        self._drain()
+        if not self._inbox.empty():
+            self._drain()
         if not state.running and not state.waiting:
             return
         pieces = scheduler.schedule(state, self.spec.budget)
@@ -215,38 +252,85 @@ class Engine:
 
     def _step(self, pieces: list[Piece], begin: float) -> None:
         stats = self.stats
+        n_steps = 0
+        if self._multi is not None:
+            n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces))
         batch, pieces = self._build(pieces)
         if batch is None:
             return
         for piece in pieces:
             if not piece.seq.request.started:
                 piece.seq.request.started = begin
+        self._deliver()
         before = time.perf_counter()
-        out: StepOutput = self._executable.run(batch)
-        after = time.perf_counter()
+        if self._multi is not None and n_steps:
+            picks = [seq.sampler.pick_for(seq.n_generated) for seq, _, _, _ in pieces]
+            run = self._multi.run_steps(batch, picks, n_steps, self._ends(pieces))
+            after = time.perf_counter()
+            n_steps = len(run.tokens)
+            self._step_seconds = (after - before) / n_steps
+            self._take_run(pieces, run, after)
+        else:
+            out = self._executable.run(batch)
+            after = time.perf_counter()
+            n_steps = 1
+            self._take_step(pieces, out, after)
+        if self.spec.check:
+            scheduler.check(self._state)
+        stats.steps += n_steps
+        stats.tokens += len(batch.tokens) * n_steps
+        stats.seconds_native += after - before
+        stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _most_steps(self, pieces: list[Piece]) -> int:
+        """Decode steps that may be one native call, as far as those who wait for the answers are concerned."""
+        most = MOST_STEPS
+        for seq, _, _, _ in pieces:
+            if seq.request.stream:
+                most = min(most, max(1, int(STREAM_SECONDS / max(self._step_seconds, 1e-6))))
+            if seq.request.params.stop:
+                most = min(most, MOST_STEPS_WITH_STOPS)
+        return most
+
+    def _ends(self, pieces: list[Piece]) -> tuple[int, ...]:
+        """The tokens that end some piece's answer."""
+        ids = pieces[0].seq.request.eog_ids
+        for piece in pieces:
+            if piece.seq.request.eog_ids is not ids:
+                ids = ids | piece.seq.request.eog_ids
+        if ids != self._end_set:
+            self._end_set, self._end_ids = ids, tuple(sorted(ids))
+        return self._end_ids
+
+    def _take_run(self, pieces: list[Piece], run: RunOutput, now: float) -> None:
+        """Hand out what a run of decode steps has chosen."""
+        n = len(run.tokens)
+        scheduler.commit(self._state, [Piece(seq, start, n, 1) for seq, start, _, _ in pieces])
+        for (seq, _, _, _), tokens, status in zip(pieces, run.tokens.T.tolist(), run.status.tolist(), strict=True):
+            if seq.finish_reason is not None:
+                continue  # another choice of the same request failed a moment ago
+            try:
+                self._extend(seq, tokens[:-1] if status else tokens, now)
+            except Exception as e:
+                self._end_request(seq.request, "error", _typed(e))
+            if status and seq.finish_reason is None:
+                self._end_request(seq.request, "error", _not_finite())
+
+    def _take_step(self, pieces: list[Piece], out: StepOutput, now: float) -> None:
+        """Sample from a step's output rows, or store their logits."""
         scheduler.commit(self._state, pieces)
         row = 0
         for s, piece in enumerate(pieces):
             if piece.seq.finish_reason is not None:
                 pass  # another choice of the same request failed a moment ago
             elif out.status[s]:
-                self._end_request(
-                    piece.seq.request,
-                    "error",
-                    NumericsError("a non-finite value appeared in the model's activations for this request"),
-                )
+                self._end_request(piece.seq.request, "error", _not_finite())
             elif piece.rows:
                 try:
-                    self._accept(piece, out, row, after)
+                    self._accept(piece, out, row, now)
                 except Exception as e:
                     self._end_request(piece.seq.request, "error", _typed(e))
             row += piece.rows
-        if self.spec.check:
-            scheduler.check(self._state)
-        stats.steps += 1
-        stats.tokens += len(batch.tokens)
-        stats.seconds_native += after - before
-        stats.seconds_python += time.perf_counter() - after + before - begin
 
     def _build(self, pieces: list[Piece]) -> tuple[Batch | None, list[Piece]]:
         """The batch and the pieces in it: without those of requests that failed while it was built."""
@@ -277,26 +361,32 @@ class Engine:
             token = sampler.pick_from_row(out.logits[row], seq.n_generated)
         else:
             token = sampler.pick(out.top_ids[row], out.top_logits[row], seq.n_generated)
+        self._extend(seq, [token], now)
+
+    def _extend(self, seq: Sequence, tokens: list[int], now: float) -> None:
+        """Add tokens to an answer, up to the one that ends it, and send what they say."""
+        request, text = seq.request, ""
         if not request.first_token:
             request.first_token = now
-        seq.tokens.append(token)
-        piece_text, reason = "", None
-        if token in request.eog_ids:
-            reason = "stop"
-        else:
-            if seq.decoder is not None:
-                piece_text = seq.stops.push(seq.decoder.push(token))
-                if seq.stops.matched is not None:
-                    reason = "stop"
-            if reason is None and seq.n_generated >= seq.max_tokens:
-                reason = "length"
-        if reason is not None:
-            self._end(seq, reason, piece_text, [token])
-        else:
-            if piece_text:
-                seq.text.append(piece_text)
-            if request.stream:
-                request.events.put(Delta(seq.index, piece_text, [token]))
+        for i, token in enumerate(tokens):
+            seq.tokens.append(token)
+            reason = None
+            if token in request.eog_ids:
+                reason = "stop"
+            else:
+                if seq.decoder is not None:
+                    text += seq.stops.push(seq.decoder.push(token))
+                    if seq.stops.matched is not None:
+                        reason = "stop"
+                if reason is None and seq.n_generated >= seq.max_tokens:
+                    reason = "length"
+            if reason is not None:
+                self._end(seq, reason, text, tokens[: i + 1])
+                return
+        if text:
+            seq.text.append(text)
+        if request.stream and tokens:
+            self._outbox.append((request, Delta(seq.index, text, tokens)))
 
     def _end(self, seq: Sequence, reason: str, text: str = "", tokens: list[int] | None = None) -> None:
         """Finish one sequence; the request's Done follows its last one."""
@@ -313,7 +403,7 @@ class Engine:
         seq.finish_reason = reason
         scheduler.finish(self._state, seq)
         if request.stream:
-            request.events.put(Delta(seq.index, text, tokens or [], reason))
+            self._outbox.append((request, Delta(seq.index, text, tokens or [], reason)))
         if request.done:
             self._finish(request)
 
@@ -328,7 +418,11 @@ class Engine:
         if request in self._requests:
             self._requests.discard(request)
             request.finished = time.perf_counter()
-            request.events.put(Done(request.error))
+            self._outbox.append((request, Done(request.error)))
+
+
+def _not_finite() -> NumericsError:
+    return NumericsError("a non-finite value appeared in the model's activations for this request")
 
 
 def _typed(e: Exception) -> EdgeLLMError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from edgellm.core.types import Batch, StepOutput
+from edgellm.core.types import Batch, Pick, RunOutput, StepOutput
 
 
 class Runner(Protocol):
@@ -16,4 +17,22 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free everything. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class MultiStepRunner(Runner, Protocol):
+    """A runner that can also compute several decode steps in one call, while there is nothing to decide.
+
+    The tokens are those of as many calls of `run` with Sampler.pick after each.
+    """
+
+    def run_steps(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
+        """Compute up to n_steps steps of a batch with one token and one output row per sequence and no edits, whose
+        pages hold n_steps positions more. Ends early after a step in which a sequence failed, a token of `ends` was
+        chosen, or `halt` was called."""
+        ...
+
+    def halt(self, halted: bool = True) -> None:
+        """End `run_steps` after the step it is in; halt(False) allows runs again. From any thread."""
         ...

@@ -1,6 +1,7 @@
 """The scheduler: which tokens of which sequences the next step computes. Pure: no clock, no I/O, no randomness.
 
     schedule(state, budget) -> pieces      decode first, then prefill chunks, then admission
+    stride(state, pieces, most) -> n       decode steps that need no decision between them
     commit(state, pieces)                  the pieces are in the cache now
     finish(state, seq)                     the sequence has ended or was cancelled: its pages are free
 
@@ -91,6 +92,19 @@ def schedule(state: State, budget: Budget) -> list[Piece]:
         tokens -= piece.count
         rows -= piece.rows
     return pieces
+
+
+def stride(state: State, pieces: list[Piece], most: int) -> int:
+    """How many decode steps of these pieces may follow each other with nothing to decide, at most `most`; their pages
+    are taken. 0: not even one, since a piece is no plain decode step."""
+    n = most
+    for seq, _, count, rows in pieces:
+        if count != 1 or rows != 1 or seq.request.logit_rows is not None or not seq.sampler.plain:
+            return 0
+        n = min(n, seq.max_tokens - seq.n_generated)
+    if n > 1 and len(pieces) == len(state.running) and all(p.seq.tables.grow(p.start + n) for p in pieces):
+        return n
+    return 1
 
 
 def commit(state: State, pieces: list[Piece]) -> None:

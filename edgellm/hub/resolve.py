@@ -108,6 +108,8 @@ def _existing(model: str) -> Path | None:
         if path.is_dir():
             return model_in_directory(path)
         return path if path.exists() else None
+    except ModelNotFound:  # an OSError too
+        raise
     except (ValueError, RuntimeError, OSError):  # a null byte; ~ without a home; a name too long
         return None
 

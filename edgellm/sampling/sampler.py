@@ -13,7 +13,7 @@ import numpy as np
 
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import RequestError
-from edgellm.core.types import F32, I32, MAX_TOP_K
+from edgellm.core.types import F32, I32, MAX_TOP_K, Pick
 from edgellm.sampling.exp64 import LEAST, exp64, exp_list
 from edgellm.sampling.rng import uniform
 
@@ -24,21 +24,33 @@ FEW = 64
 class Sampler:
     """One choice of one request.
 
-    needs_logits: the whole row of logits is needed (no top-k bound); else the `top_k` likeliest are enough.
+    n_likeliest: candidates of the draw. needs_logits: they are too many for a backend to rank, so the whole row of
+    logits is needed; else the `top_k` likeliest are enough.
     """
 
-    __slots__ = ("choice", "needs_logits", "params", "penalised", "seed", "top_k")
+    __slots__ = ("choice", "n_likeliest", "needs_logits", "params", "penalised", "seed", "top_k")
 
     def __init__(self, params: ResolvedParams, seed: int, choice: int, n_vocab: int) -> None:
-        self.params, self.seed, self.choice = params, seed, choice
+        self.params, self.seed, self.choice = params, seed & (2**64 - 1), choice
         greedy = params.temperature == 0.0
         k = 1 if greedy else (min(params.top_k, n_vocab) or n_vocab)
+        self.n_likeliest = k
         self.needs_logits = k > MAX_TOP_K
         self.top_k = min(k, MAX_TOP_K)
         self.penalised = bool(
             (params.repeat_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
             and params.repeat_last_n
         )
+
+    @property
+    def plain(self) -> bool:
+        """Whether `pick_for` says all there is to say: no edits, and the likeliest candidates are enough."""
+        return not (self.penalised or self.needs_logits or self.params.logit_bias)
+
+    def pick_for(self, n_generated: int) -> Pick:
+        """The choice after n_generated tokens, as a backend's `run_steps` makes it."""
+        p = self.params
+        return Pick(p.temperature, self.n_likeliest, p.top_p, p.min_p, self.seed, self.choice, n_generated)
 
     @property
     def adjusts(self) -> bool:
@@ -69,15 +81,9 @@ class Sampler:
 
         Raises RequestError when even the first is banned.
         """
-        p = self.params
         if logits[0] == -np.inf:
             raise RequestError("logit_bias bans every token: leave at least one that may come next")
-        if p.temperature == 0.0:
-            return int(ids[0])
-        n = min(p.top_k or len(logits), len(logits))
-        u = uniform(self.seed, self.choice, n_generated)
-        i = _draw_few(p, logits[:n].tolist(), u) if n <= FEW else _draw_many(p, logits[:n], u)
-        return int(ids[i])
+        return int(ids[rank_of(self.pick_for(n_generated), logits)])
 
     def pick_from_row(self, row: F32, n_generated: int) -> int:
         """Choose from a whole row of logits [V] (already adjusted)."""
@@ -85,7 +91,16 @@ class Sampler:
         return self.pick(order, row[order], n_generated)
 
 
-def _draw_few(p: ResolvedParams, logits: list[float], u: float) -> int:
+def rank_of(pick: Pick, logits: F32) -> int:
+    """The rank that `pick` chooses among logits in descending order. el_pick_rank in C does the same."""
+    n = min(pick.top_k, len(logits))
+    if pick.temperature == 0.0 or n == 1:
+        return 0
+    u = uniform(pick.seed, pick.choice, pick.n_generated)
+    return _draw_few(pick, logits[:n].tolist(), u) if n <= FEW else _draw_many(pick, logits[:n], u)
+
+
+def _draw_few(p: Pick, logits: list[float], u: float) -> int:
     """The rank that falls on u in [0, 1) among candidates in ranked order.
 
     Differences from the best are bounded at LEAST: what lies below, banned tokens (-inf) among it, weighs 1e-304 beside
@@ -109,7 +124,7 @@ def _draw_few(p: ResolvedParams, logits: list[float], u: float) -> int:
     return min(bisect_right(sums, u * sums[-1]), keep - 1)
 
 
-def _draw_many(p: ResolvedParams, logits: F32, u: float) -> int:
+def _draw_many(p: Pick, logits: F32, u: float) -> int:
     """The same over arrays."""
     x, keep = logits.astype(np.float64), len(logits)
     x -= x[0]

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-int32_t el_abi_version(void) { return 1; }
+int32_t el_abi_version(void) { return 2; }
 
 int32_t el_struct_size(const char *name) {
     static const struct {
@@ -16,6 +16,7 @@ int32_t el_struct_size(const char *name) {
         {"el_rope", sizeof(el_rope)},     {"el_cache_layer", sizeof(el_cache_layer)},
         {"el_model", sizeof(el_model)},   {"el_config", sizeof(el_config)},
         {"el_batch", sizeof(el_batch)},   {"el_output", sizeof(el_output)},
+        {"el_pick", sizeof(el_pick)},     {"el_run_spec", sizeof(el_run_spec)},
         {"el_info", sizeof(el_info)},
     };
     for (size_t i = 0; name && i < sizeof structs / sizeof *structs; i++) {

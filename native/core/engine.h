@@ -98,6 +98,9 @@ struct el_engine {
     int32_t *sequence;       /* [T] */
     int32_t *block_first;    /* [n_shapes][S + 1] blocks of query rows */
     _Atomic int32_t *failed; /* [S] */
+
+    /* el_run: the input of its next step. */
+    int32_t *run_tokens, *run_positions; /* [S] */
 };
 
 static inline float *el_row(const el_engine *e, const el_view *v, int32_t row) {

@@ -76,6 +76,8 @@ static void lay_out(el_engine *e, layout *l) {
     e->sequence = take(l, tokens, sizeof *e->sequence);
     e->block_first = take(l, (size_t)p->n_shapes * (seqs + 1), sizeof *e->block_first);
     e->failed = take(l, seqs, sizeof *e->failed);
+    e->run_tokens = take(l, seqs, sizeof *e->run_tokens);
+    e->run_positions = take(l, seqs, sizeof *e->run_positions);
 
     el_groups *g = &e->groups;
     g->active = take(l, (size_t)p->max_experts, sizeof *g->active);

@@ -74,9 +74,10 @@ static void advance(el_pool *p, int32_t thread) {
         uint32_t start = 0;
         for (int32_t i = 0; i < p->n_threads; i++) {
             run *r = &p->runs[i];
-            r->end = (uint32_t)((uint64_t)n * (uint64_t)(i + 1) / (uint64_t)p->n_threads);
-            atomic_store_explicit(&r->ticket, LIMIT - (r->end - start), memory_order_release);
-            start = r->end;
+            uint32_t end = (uint32_t)((uint64_t)n * (uint64_t)(i + 1) / (uint64_t)p->n_threads);
+            r->end = end; /* not read again: once the last run is on offer, the phase may end at any time */
+            atomic_store_explicit(&r->ticket, LIMIT - (end - start), memory_order_release);
+            start = end;
         }
         if (p->n_threads > 1) announce(p);
     } else {

@@ -220,6 +220,26 @@ typedef struct el_output {
     int32_t *status;
 } el_output;
 
+/* How the next token of one sequence is chosen from its `top_k` likeliest (docs/numerics.md): temperature 0 takes the
+ * first; else one draw that depends on seed, choice and n_generated alone, after top-p and min-p. */
+typedef struct el_pick {
+    double temperature, top_p, min_p;
+    uint64_t seed;
+    int64_t n_generated; /* tokens of this sequence chosen so far */
+    int32_t choice, top_k;
+} el_pick;
+
+/* Several decode steps in one call. A run ends early after a step in which a sequence failed, an ending token was
+ * chosen, or *halt was found to be other than 0: any thread may write it at any time. */
+typedef struct el_run_spec {
+    int32_t size; /* sizeof(el_run_spec), checked */
+    int32_t n_steps, n_ends;
+    const el_pick *picks; /* [S], as for the first step */
+    const int32_t *ends;  /* [n_ends] tokens after which the caller has to decide; may be NULL with n_ends 0 */
+    const int32_t *halt;  /* may be NULL */
+    int32_t *tokens;      /* [n_steps, S] written: the tokens chosen */
+} el_run_spec;
+
 /* What an engine chose and holds. */
 typedef struct el_info {
     char isa[32];
@@ -250,6 +270,16 @@ void el_engine_info(const el_engine *engine, el_info *info);
 
 /* Run the whole plan over a batch. The FP environment is set for the duration and restored. */
 int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err);
+
+/* Run up to n_steps steps; each step's tokens are the next one's input. The batch is the first step's: one token and one
+ * row wanted of every sequence (T = S = R), top_k >= 1, no edits, and pages for n_steps positions from positions[s] on.
+ * `out` holds the last step's results. *n_done = steps that ran. The tokens equal those of n_done calls of el_step with
+ * el_pick_rank. On an error *n_done steps before it were complete. */
+int32_t el_run(el_engine *engine, const el_batch *batch, const el_run_spec *run, const el_output *out,
+               int32_t *n_done, el_error *err);
+
+/* The rank, 0 to n-1, that `pick` chooses among n >= 1 logits in descending order, none of them nan. Pure. */
+int32_t el_pick_rank(const el_pick *pick, const float *logits, int32_t n);
 
 /* Copy page src to page dst in every layer of cache class cls. */
 int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, el_error *err);

@@ -21,6 +21,7 @@ from edgellm import (
     TemplateError,
 )
 from edgellm.backends.fake import FakeBackend, chain_logits, chain_of
+from edgellm.engine.engine import MOST_STEPS_WITH_STOPS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -300,10 +301,11 @@ def test_stop_strings_cut_exactly(open_llm: OpenLLM, stop: Any, text: str, match
 
 
 def test_a_stop_string_ends_the_work(open_llm: OpenLLM) -> None:
-    llm = open_llm(FakeBackend(saying("abcd" * 30)))
-    c = llm.generate("x", stop="bc", temperature=0)
-    assert (c.text, len(c.token_ids)) == ("a", 3)
-    assert steps(llm) == 3
+    for multi_step in (False, True):
+        llm = open_llm(FakeBackend(saying("abcd" * 30), multi_step=multi_step))
+        c = llm.generate("x", stop="bc", temperature=0)
+        assert (c.text, len(c.token_ids)) == ("a", 3)
+        assert steps(llm) - 3 in (range(MOST_STEPS_WITH_STOPS) if multi_step else [0])
 
 
 def test_text_held_back_for_a_stop_comes_out_at_the_end(open_llm: OpenLLM) -> None:

@@ -27,12 +27,16 @@ SAMPLED: dict[str, Any] = {
 }
 
 
+PLAIN: dict[str, Any] = {"temperature": 1.5, "top_k": 40, "top_p": 0.95, "min_p": 0.01}
+"""Without edits of the logits: several decode steps may be one call of the backend."""
+
+
 def requests(seed: int, n: int = 12) -> list[tuple[list[int], dict[str, Any]]]:
     rng = random.Random(seed)
     out = []
     for i in range(n):
         prompt = [rng.randrange(N_VOCAB) for _ in range(rng.choice([1, 2, 31, 32, 33, 64, 100, 200]))]
-        options = {**SAMPLED, "seed": i, "max_tokens": rng.choice([1, 5, 33, 60])}
+        options = {**(PLAIN if i % 2 else SAMPLED), "seed": i, "max_tokens": rng.choice([1, 5, 33, 60])}
         out.append((prompt, {**options, "temperature": 0} if i % 3 == 0 else options))
     return out
 
@@ -41,8 +45,10 @@ def requests(seed: int, n: int = 12) -> list[tuple[list[int], dict[str, Any]]]:
 def answers(open_llm: OpenLLM) -> Callable[..., list[list[int]]]:
     """answers(work, **options): tokens of every request, all of them in flight together."""
 
-    def run(work: list[tuple[list[int], dict[str, Any]]], together: bool = True, **options: Any) -> list[list[int]]:
-        llm = open_llm(FakeBackend(), **options)
+    def run(
+        work: list[tuple[list[int], dict[str, Any]]], together: bool = True, multi_step: bool = True, **options: Any
+    ) -> list[list[int]]:
+        llm = open_llm(FakeBackend(multi_step=multi_step), **options)
         results: list[list[int]] = [[] for _ in work]
 
         def one(i: int) -> None:
@@ -69,6 +75,17 @@ def answers(open_llm: OpenLLM) -> Callable[..., list[list[int]]]:
 def test_chunks(answers: Callable[..., list[list[int]]], n_batch: int) -> None:
     work = requests(1)
     assert answers(work, together=False, n_batch=n_batch, max_seqs=1) == answers(work, together=False)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_steps_of_a_call(answers: Callable[..., list[list[int]]], together: bool) -> None:
+    work = [(prompt, {**PLAIN, "seed": i, "max_tokens": 20 + i}) for i, (prompt, _) in enumerate(requests(5))]
+    one_by_one = answers(work, together=False, multi_step=False)
+    assert answers(work, together=together) == one_by_one
+    stopping = [(prompt, {**o, "stop": ["a", "the"]}) for prompt, o in work]
+    stopped = answers(stopping, together=together)
+    assert stopped == answers(stopping, together=False, multi_step=False)
+    assert stopped != one_by_one
 
 
 @pytest.mark.parametrize("max_seqs", [1, 2, 8, 20])

@@ -248,7 +248,8 @@ from edgellm.backends.fake import FakeBackend
 select.BACKENDS["native"] = lambda: FakeBackend(lambda past: 65, step_seconds=0.002)
 llm = LLM(Path(sys.argv[1]))
 stream = llm.generate([1], stream=True, temperature=0)
-next(stream)
+first = next(stream)
+assert len(first.token_ids) == 1, first
 pid = os.fork()
 if pid == 0:
     calls = (
@@ -267,7 +268,8 @@ if pid == 0:
     sys.exit(7)
 _, status = os.waitpid(pid, 0)
 rest = list(stream)
-print("parent", os.waitstatus_to_exitcode(status), len(rest), rest[-1].finish_reason, flush=True)
+n_tokens = sum(len(c.token_ids) for c in rest)
+print("parent", os.waitstatus_to_exitcode(status), n_tokens, rest[-1].finish_reason, flush=True)
 """
 
 

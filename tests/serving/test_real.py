@@ -105,3 +105,14 @@ def test_many_requests_at_once_give_what_each_gives_alone(smollm2_path: Path) ->
         together = [c.token_ids for c in llm.generate(prompts, **options)]
         alone = [llm.generate(p, **options).token_ids for p in prompts[:4]]
     assert together == alone * 3
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.2, "seed": 3}], ids=["greedy", "sampled"])
+def test_several_steps_in_a_call_say_what_single_steps_say(smollm2_path: Path, options: dict[str, Any]) -> None:
+    with LLM(smollm2_path, n_ctx=512) as llm:
+        several = llm.generate("Once upon a time", max_tokens=80, **options).token_ids
+        chunks = list(llm.generate("Once upon a time", max_tokens=80, stream=True, **options))
+        llm._loaded.engine._multi = None
+        single = llm.generate("Once upon a time", max_tokens=80, **options).token_ids
+    assert several == single
+    assert [t for c in chunks for t in c.token_ids] == single

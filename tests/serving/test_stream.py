@@ -104,7 +104,7 @@ llm = LLM(Path(sys.argv[1]))
 engine = llm._loaded.engine
 
 def interrupt():
-    while engine.stats.steps < 3:
+    while engine._executable.n_steps < 3:
         time.sleep(0.001)
     if sys.platform == "win32":
         _thread.interrupt_main()
@@ -125,7 +125,7 @@ for call in (
     lambda: llm.chat("x"),
     lambda: llm.logits([1] * 250),
 ):
-    engine.stats.steps = 0
+    engine._executable.n_steps = 0
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
@@ -133,9 +133,9 @@ for call in (
         raise SystemExit("no interrupt")
     except KeyboardInterrupt:
         thread.join()
-        at = engine.stats.steps
+        at = engine._executable.n_steps
         quiet()
-        assert engine.stats.steps <= at + 2, (engine.stats.steps, at)
+        assert engine._executable.n_steps <= at + 2, (engine._executable.n_steps, at)
 print(llm.generate([1], max_tokens=2, temperature=0).token_ids)
 llm.close()
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.native.lower import Program, lower
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
-from edgellm.core.types import F32, Batch, StepOutput
+from edgellm.core.types import F32, Batch, Pick, RunOutput, StepOutput
 from edgellm.gguf.quantize import dequantize
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
@@ -91,13 +91,26 @@ class NativeExecutable:
 
     def run(self, batch: Batch) -> StepOutput:
         """Compute one step."""
+        self._fill_ropes(batch, 1)
+        return self._engine.step(batch)
+
+    def run_steps(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
+        """Compute up to n_steps decode steps in one call."""
+        self._fill_ropes(batch, n_steps)
+        return self._engine.run(batch, picks, n_steps, ends)
+
+    def halt(self, halted: bool = True) -> None:
+        """End `run_steps` after the step it is in; halt(False) allows runs again. From any thread."""
+        self._engine.halt(halted)
+
+    def _fill_ropes(self, batch: Batch, n_steps: int) -> None:
+        """Have rows for the batch's positions and those of n_steps - 1 steps after it."""
         if self._ropes and len(batch.positions):
             last = int(batch.positions.max()) if len(batch.positions) > 1 else int(batch.positions[0])
-            if last >= self._filled:
+            if last + n_steps > self._filled:
                 for rope in self._ropes:
-                    rope.ensure(last + 1)
+                    rope.ensure(last + n_steps)
                 self._filled = min(rope.n_filled for rope in self._ropes)
-        return self._engine.step(batch)
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""

@@ -59,6 +59,17 @@ void check_pages(void) {
     free_model(m);
 }
 
+/* Give the head a matrix of its own, without the infinity: as a logit it would fail every sequence. */
+static void untie(model *m) {
+    el_weight *head = &m->weights[m->m.n_weights];
+    *head = m->weights[0];
+    char *data = (char *)malloc((size_t)head->n_bytes + 1) + 1; /* free_model expects odd addresses */
+    memcpy(data, m->weights[0].data, (size_t)head->n_bytes);
+    memcpy(data + (size_t)7 * D * sizeof(float), &(float){0.5f}, sizeof(float));
+    head->data = data;
+    m->ops[m->m.n_ops - 2].w[0] = m->m.n_weights++; /* the last LINEAR: a softcap follows it */
+}
+
 /* A non-finite embedding fails its own sequence only; edits and log-sum-exp; a vocabulary smaller than top_k. */
 void check_status_and_edits(void) {
     static const int32_t types[6] = {EL_Q8_0, EL_Q8_0, EL_Q4_1, EL_Q4_1, EL_Q8_0, EL_F32};
@@ -67,6 +78,7 @@ void check_status_and_edits(void) {
     *row = el_float(0x7f800000u);
     memcpy((char *)(uintptr_t)m->weights[0].data + (size_t)7 * D * sizeof(float), row, sizeof *row);
     free(row);
+    untie(m);
     el_error err = {0};
     el_config c = config(2, NULL);
     el_engine *e = el_engine_new(&m->m, &c, &err);

@@ -109,6 +109,53 @@ void check_messages(void) {
     free_model(m);
 }
 
+/* el_run with one field off: a code, never more steps than asked for, nothing written beyond them. */
+static void malformed_runs(el_engine *e) {
+    enum { STEPS = 6, SEQS = 3 };
+    int32_t refused = 0, rounds = QUICK ? 300 : 5000;
+    for (int32_t round = 0; round < rounds; round++) {
+        int32_t tokens[] = {3, 7, 5}, positions[] = {0, 0, 0}, seq_start[] = {0, 1, 2, 3}, rows[] = {0, 1, 2};
+        int32_t pages[] = {5, 1, 2}, strides[] = {1, 1}, status[SEQS], ids[SEQS * 5], ends[] = {11, -4};
+        int32_t chosen[STEPS * SEQS + 1], halt = random_below(4) == 0, n_done = -1;
+        float top[SEQS * 5];
+        const int32_t *tables[] = {pages, pages};
+        el_pick picks[SEQS] = {
+            {0, 1, 0, 1, 0, 0, 1}, {0.8, 0.9, 0.05, 2, 3, 1, 5}, {1e6, 0, 1, UINT64_MAX, 1, -1, 2}};
+        el_batch b = {sizeof b,  3,    3,      3,       5,    0,    tokens, positions,
+                      seq_start, rows, tables, strides, NULL, NULL, NULL,   NULL};
+        el_output o = {ids, top, NULL, NULL, status};
+        el_run_spec run = {sizeof run, STEPS, 2, picks, ends, &halt, chosen};
+        switch (random_below(12)) {
+        case 0: run.size = odd_value(); break;
+        case 1: run.n_steps = random_below(2) ? random_below(STEPS + 1) : -odd_value(); break;
+        case 2: run.n_ends = random_below(4) - 1; break;
+        case 3: run.picks = NULL; break;
+        case 4: run.tokens = NULL; break;
+        case 5: run.halt = NULL; break;
+        case 6: run.ends = NULL; break;
+        case 7: picks[random_below(SEQS)].top_k = odd_value(); break;
+        case 8:
+            picks[random_below(SEQS)].temperature = random_below(2) ? -1.0 : (double)el_float(0x7fc00000u);
+            break;
+        case 9: picks[random_below(SEQS)].n_generated = -1; break;
+        case 10: b.top_k = random_below(6); break;
+        default: b.n_rows = random_below(4); break;
+        }
+        if (run.n_ends > 2) run.n_ends = 2;
+        if (run.n_steps > STEPS) run.n_steps = STEPS;
+        chosen[STEPS * SEQS] = 4711;
+        el_error err = {0};
+        int32_t code = el_run(e, &b, &run, &o, &n_done, &err);
+        report(code == EL_OK || (code == EL_E_ARGUMENT && err.message[0]), "run", err.message);
+        report(code ? n_done == 0 : n_done >= 1 && n_done <= (halt && run.halt ? 1 : run.n_steps), "run",
+               "an odd number of steps");
+        report(chosen[STEPS * SEQS] == 4711, "run", "a token beyond the last step");
+        refused += code != EL_OK;
+    }
+    report(refused > rounds / 4, "run", "the changes did not change much");
+    report(el_run(NULL, NULL, NULL, NULL, NULL, NULL) == EL_E_ARGUMENT, "run", "NULL");
+}
+
 void check_malformed_batches(void) {
     model *m = new_model(SMALL);
     el_error err = {0};
@@ -162,6 +209,7 @@ void check_malformed_batches(void) {
         refused += code != EL_OK;
     }
     report(e && refused > rounds / 4, "batch", "the changes did not change much");
+    if (e) malformed_runs(e);
     report(el_step(NULL, NULL, NULL, NULL) == EL_E_ARGUMENT, "batch", "NULL");
     el_engine_free(e);
     el_engine_free(NULL);
