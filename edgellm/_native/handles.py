@@ -33,7 +33,7 @@ MAX_STEPS = 64
 
 _I32 = np.dtype(np.int32)
 _F32 = np.dtype(np.float32)
-_memmove = ffi.memmove
+_memmove, _unpack = ffi.memmove, ffi.unpack
 
 _process = [os.getpid()]
 """The running process: a list, so that a forked child can correct it (asking the system costs a call each time)."""
@@ -232,11 +232,8 @@ class Engine:
         code = self._lib.el_run(pointer, self._batch, spec, self._out, self._n_done, self._err)
         if code:
             self._raise(code)
-        n = self._n_done[0]
-        result = RunOutput(np.empty((n, n_seqs), _I32), np.empty(n_seqs, _I32))
-        _memmove(result.tokens, spec.tokens, 4 * n * n_seqs)
-        _memmove(result.status, self._status, 4 * n_seqs)
-        return result
+        tokens = _unpack(self._run_tokens, self._n_done[0] * n_seqs)
+        return RunOutput([tokens[s::n_seqs] for s in range(n_seqs)], _unpack(self._status, n_seqs))
 
     def halt(self, halted: bool = True) -> None:
         """Let `run` end after the step it is in, and every later one after its first, until halt(False). From any

@@ -217,7 +217,7 @@ class FakeMultiStep(FakeExecutable):
             if out.status.any() or np.isin(tokens, ends).any() or self._halted:
                 break
             batch = replace(batch, tokens=tokens, positions=batch.positions + 1)
-        return RunOutput(np.array(chosen, np.int32), out.status)
+        return RunOutput(np.array(chosen).T.tolist(), out.status.tolist())
 
     def halt(self, halted: bool = True) -> None:
         """End run_steps after the step it is in."""

@@ -105,8 +105,9 @@ class Pick(NamedTuple):
 class RunOutput:
     """What a run of several decode steps returns.
 
-    tokens: [n, S] the tokens chosen, step by step; at least one step. status: [S] as in StepOutput, of the last step.
+    tokens: for each of S sequences the tokens chosen in its n >= 1 steps. status: [S] as in StepOutput, after the last.
+    Lists, since they are few numbers that only Python reads.
     """
 
-    tokens: I32
-    status: I32
+    tokens: list[list[int]]
+    status: list[int]

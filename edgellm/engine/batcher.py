@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgellm.core.types import Adjust, Batch
+from edgellm.engine.request import Sequence
 from edgellm.engine.scheduler import Budget, Piece
 from edgellm.kvcache.table import Ledger
 
@@ -30,6 +31,12 @@ class Batcher:
         self._one = np.zeros(2, np.int32)
         self._one[1] = 1
         self._row0 = np.zeros(1, np.int32)
+
+    def advance(self, seqs: list[Sequence]) -> None:
+        """Turn the Batch of the last `build`, a decode step of these sequences, into that of their next one."""
+        for s, seq in enumerate(seqs):
+            self._tokens[s] = seq.tokens[-1]
+            self._positions[s] = seq.n_cached
 
     def build(self, pieces: list[Piece]) -> Batch:
         """Lay the pieces out back to back; output rows are in the order of the pieces. Raises PieceError."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
-from edgellm.core.types import PAGE_TOKENS, Batch, RunOutput, StepOutput
+from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequence
@@ -24,7 +24,7 @@ from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
 
-STREAM_SECONDS = 0.04
+STREAM_SECONDS = 0.06
 """Decode steps of a streamed answer that take less than this together may be one native call, and one Delta."""
 
 MOST_STEPS, MOST_STEPS_WITH_STOPS = 32, 4
@@ -59,6 +59,20 @@ class Stats:
     seconds_python: float = 0.0
 
 
+@dataclass(slots=True)
+class Course:
+    """Decode steps on their way: as long as nothing happens, the next ones need no scheduler.
+
+    n_steps: at most in one call. page_ends: the sequences' pages reach up to these positions.
+    """
+
+    seqs: list[Sequence]
+    batch: Batch
+    n_steps: int
+    page_ends: list[int]
+    end_ids: tuple[int, ...]
+
+
 class Engine:
     """Runs requests on an executable in its own thread. Thread-safe: submit, cancel, call, close.
 
@@ -81,6 +95,7 @@ class Engine:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
         self._requests: set[Request] = set()
+        self._course: Course | None = None
         self._end_set: frozenset[int] = frozenset()
         self._end_ids: tuple[int, ...] = ()
         self._closing = False
@@ -192,6 +207,12 @@ class Engine:
     def _turn(self) -> None:
         """Handle what has arrived and compute a step; sleep while there is nothing to do."""
         state = self._state
+        if self._multi is not None and self._course is not None:
+            if self._keep_on(self._multi, self._course):
+                return
+            self._course = None
+            for seq in state.running:
+                seq.tables.forget(seq.n_cached)
         call = None
         if not state.running and not state.waiting:
             self._deliver()
@@ -203,7 +224,7 @@ class Engine:
             call()
         if not self._inbox.empty():
             self._drain()
-        if not state.running and not state.waiting:
+        if self._closing or (not state.running and not state.waiting):
             return
         pieces = scheduler.schedule(state, self.spec.budget)
         if pieces:
@@ -251,36 +272,77 @@ class Engine:
             self._end_request(request, "cancelled", None)
 
     def _step(self, pieces: list[Piece], begin: float) -> None:
-        stats = self.stats
-        n_steps = 0
-        if self._multi is not None:
-            n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces))
+        multi, stats = self._multi, self.stats
+        n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces)) if multi is not None else 0
         batch, pieces = self._build(pieces)
         if batch is None:
             return
         for piece in pieces:
             if not piece.seq.request.started:
                 piece.seq.request.started = begin
+        if multi is not None and n_steps:
+            ends = [-(-(p.start + n_steps) // PAGE_TOKENS) * PAGE_TOKENS for p in pieces]
+            course = Course([p.seq for p in pieces], batch, n_steps, ends, self._ends(pieces))
+            self._run(multi, course, n_steps, begin)
+            if n_steps > 1 and not self._state.waiting:
+                self._course = course
+            return
         self._deliver()
         before = time.perf_counter()
-        if self._multi is not None and n_steps:
-            picks = [seq.sampler.pick_for(seq.n_generated) for seq, _, _, _ in pieces]
-            run = self._multi.run_steps(batch, picks, n_steps, self._ends(pieces))
-            after = time.perf_counter()
-            n_steps = len(run.tokens)
-            self._step_seconds = (after - before) / n_steps
-            self._take_run(pieces, run, after)
-        else:
-            out = self._executable.run(batch)
-            after = time.perf_counter()
-            n_steps = 1
-            self._take_step(pieces, out, after)
+        out = self._executable.run(batch)
+        after = time.perf_counter()
+        self._take_step(pieces, out, after)
+        if self.spec.check:
+            scheduler.check(self._state)
+        stats.steps += 1
+        stats.tokens += len(batch.tokens)
+        stats.seconds_native += after - before
+        stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _run(self, multi: MultiStepRunner, course: Course, n_steps: int, begin: float) -> None:
+        """Several decode steps in one native call, and handing out what they have chosen."""
+        stats, seqs = self.stats, course.seqs
+        picks = [seq.sampler.pick_for(seq.n_generated) for seq in seqs]
+        self._deliver()
+        before = time.perf_counter()
+        run = multi.run_steps(course.batch, picks, n_steps, course.end_ids)
+        after = time.perf_counter()
+        n_steps = len(run.tokens[0])
+        self._step_seconds = (after - before) / n_steps
+        for seq in seqs:
+            seq.n_cached += n_steps
+        for seq, tokens, status in zip(seqs, run.tokens, run.status, strict=True):
+            if seq.finish_reason is not None:
+                continue  # another choice of the same request failed a moment ago
+            try:
+                self._extend(seq, tokens[:-1] if status else tokens, after)
+            except Exception as e:
+                self._end_request(seq.request, "error", _typed(e))
+            if status and seq.finish_reason is None:
+                self._end_request(seq.request, "error", _not_finite())
         if self.spec.check:
             scheduler.check(self._state)
         stats.steps += n_steps
-        stats.tokens += len(batch.tokens) * n_steps
+        stats.tokens += n_steps * len(seqs)
         stats.seconds_native += after - before
         stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _keep_on(self, multi: MultiStepRunner, course: Course) -> bool:
+        """The steps after the last ones, where nothing has changed: the same sequences, and room in their pages."""
+        begin = time.perf_counter()
+        multi.halt(False)  # before the inbox is looked at: what comes later halts the run
+        if not self._inbox.empty() or self._closing:
+            return False
+        n = course.n_steps
+        for seq, end in zip(course.seqs, course.page_ends, strict=True):
+            n = min(n, end - seq.n_cached, seq.max_tokens - seq.n_generated)
+            if seq.finish_reason is not None:
+                return False
+        if n < 1:
+            return False
+        self._batcher.advance(course.seqs)
+        self._run(multi, course, n, begin)
+        return True
 
     def _most_steps(self, pieces: list[Piece]) -> int:
         """Decode steps that may be one native call, as far as those who wait for the answers are concerned."""
@@ -301,20 +363,6 @@ class Engine:
         if ids != self._end_set:
             self._end_set, self._end_ids = ids, tuple(sorted(ids))
         return self._end_ids
-
-    def _take_run(self, pieces: list[Piece], run: RunOutput, now: float) -> None:
-        """Hand out what a run of decode steps has chosen."""
-        n = len(run.tokens)
-        scheduler.commit(self._state, [Piece(seq, start, n, 1) for seq, start, _, _ in pieces])
-        for (seq, _, _, _), tokens, status in zip(pieces, run.tokens.T.tolist(), run.status.tolist(), strict=True):
-            if seq.finish_reason is not None:
-                continue  # another choice of the same request failed a moment ago
-            try:
-                self._extend(seq, tokens[:-1] if status else tokens, now)
-            except Exception as e:
-                self._end_request(seq.request, "error", _typed(e))
-            if status and seq.finish_reason is None:
-                self._end_request(seq.request, "error", _not_finite())
 
     def _take_step(self, pieces: list[Piece], out: StepOutput, now: float) -> None:
         """Sample from a step's output rows, or store their logits."""

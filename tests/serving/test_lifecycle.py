@@ -290,6 +290,28 @@ def test_a_program_that_forgets_to_close_ends_by_itself(tiny_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_closing_stops_the_work_within_a_step(open_llm: OpenLLM, stream: bool) -> None:
+    for attempt in range(12):
+        llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.004))
+        executable: Any = llm._loaded.engine._executable
+        thread = threading.Thread(
+            target=lambda llm=llm: (
+                list(llm.generate([[1], [2]], stream=stream, temperature=0))  # type: ignore[misc]
+                if not stream
+                else list(llm.generate([1], stream=True, temperature=0))
+            )
+        )
+        thread.start()
+        while executable.n_steps < 3 + attempt * 4:
+            time.sleep(0.0005)
+        at = executable.n_steps
+        llm.close()
+        assert executable.n_steps <= at + 2
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 # -- opening ---------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from policy.source import REPOSITORY
 from edgellm import _native
 from edgellm._native import Engine, EngineConfig
 from edgellm.core.errors import NativeError
-from edgellm.core.types import Batch, Pick
+from edgellm.core.types import Batch, Pick, RunOutput
 from edgellm.sampling.exp64 import _POWERS
 from edgellm.sampling.sampler import rank_of
 
@@ -40,6 +40,11 @@ def decode_batch(make_batch: MakeBatch, engine: Engine, picks: list[Pick]) -> Ba
     )
 
 
+def steps(run: RunOutput) -> list[list[int]]:
+    """The tokens step by step."""
+    return [list(step) for step in zip(*run.tokens, strict=True)]
+
+
 def by_steps(engine: Engine, batch: Batch, picks: list[Pick], n: int) -> list[list[int]]:
     tokens = []
     for step in range(n):
@@ -59,10 +64,12 @@ def test_a_run_is_its_steps(engine: Engine, make_batch: MakeBatch) -> None:
         for n in lengths:
             picks = [p._replace(n_generated=p.n_generated + len(got)) for p in PICKS]
             run = engine.run(batch, picks, n, ())
-            assert run.tokens.shape == (n, 3)
-            assert run.status.tolist() == [0, 0, 0]
-            got += run.tokens.tolist()
-            batch = replace(batch, tokens=run.tokens[-1], positions=batch.positions + np.int32(n))
+            assert [len(t) for t in run.tokens] == [n, n, n]
+            assert run.status == [0, 0, 0]
+            got += steps(run)
+            batch = replace(
+                batch, tokens=np.array([t[-1] for t in run.tokens], np.int32), positions=batch.positions + np.int32(n)
+            )
         assert got == expected
 
 
@@ -71,15 +78,15 @@ def test_a_run_ends_after_an_ending_token(engine: Engine, make_batch: MakeBatch)
     end = expected[9][1]
     first = next(i for i, step in enumerate(expected) if end in step)
     run = engine.run(decode_batch(make_batch, engine, PICKS), PICKS, N, (end, 49_000))
-    assert run.tokens.tolist() == expected[: first + 1]
+    assert steps(run) == expected[: first + 1]
 
 
 def test_a_run_ends_when_halted(engine: Engine, make_batch: MakeBatch) -> None:
     batch = decode_batch(make_batch, engine, PICKS)
     engine.halt()
-    assert len(engine.run(batch, PICKS, N, ()).tokens) == 1
+    assert len(steps(engine.run(batch, PICKS, N, ()))) == 1
     engine.halt(False)
-    assert len(engine.run(batch, PICKS, N, ()).tokens) == N
+    assert len(steps(engine.run(batch, PICKS, N, ()))) == N
     ended = threading.Event()
 
     def halt_often() -> None:
@@ -89,7 +96,7 @@ def test_a_run_ends_when_halted(engine: Engine, make_batch: MakeBatch) -> None:
 
     thread = threading.Thread(target=halt_often)
     thread.start()
-    lengths = {len(engine.run(batch, PICKS, N, ()).tokens) for _ in range(50)}
+    lengths = {len(steps(engine.run(batch, PICKS, N, ()))) for _ in range(50)}
     ended.set()
     thread.join()
     assert lengths <= set(range(1, N + 1))
@@ -105,9 +112,9 @@ def test_a_failed_sequence_ends_the_run(tiny: Any, config: EngineConfig, make_ba
     engine = Engine(broken.model(), config)
     run = engine.run(decode_batch(make_batch, engine, PICKS), PICKS, N, ())
     failed = [int(t == bad) for t in expected[at]]
-    assert len(run.tokens) == at + 2
-    assert run.tokens[: at + 1].tolist() == expected[: at + 1]
-    assert run.status.tolist() == failed
+    assert len(steps(run)) == at + 2
+    assert steps(run)[: at + 1] == expected[: at + 1]
+    assert run.status == failed
     for e in (healthy, engine):
         e.close()
 
@@ -133,7 +140,7 @@ def test_malformed_runs(
     batch = decode_batch(make_batch, engine, PICKS)
     with pytest.raises((NativeError, ValueError), match=message):
         engine.run(replace(batch, **change), picks, n, ())
-    assert len(engine.run(batch, PICKS, 2, ()).tokens) == 2
+    assert len(steps(engine.run(batch, PICKS, 2, ()))) == 2
 
 
 # ---- one choice ----------------------------------------------------------------------------------------------------
