@@ -235,9 +235,9 @@ typedef struct el_run_spec {
     int32_t size; /* sizeof(el_run_spec), checked */
     int32_t n_steps, n_ends;
     const el_pick *picks; /* [S], as for the first step */
-    const int32_t *ends;  /* [n_ends] tokens after which the caller has to decide; may be NULL with n_ends 0 */
-    const int32_t *halt;  /* may be NULL */
-    int32_t *tokens;      /* [n_steps, S] written: the tokens chosen */
+    const int32_t *ends; /* [n_ends] tokens after which the caller has to decide; may be NULL with n_ends 0 */
+    const int32_t *halt; /* may be NULL */
+    int32_t *tokens;     /* [n_steps, S] written: the tokens chosen */
 } el_run_spec;
 
 /* What an engine chose and holds. */
