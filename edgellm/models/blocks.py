@@ -29,6 +29,7 @@ class RopeSpec:
 class Attn:
     """One layer's grouped-query attention. rope None = no positions; window 0 = all positions.
 
+    q_rope: how q is rotated, where that is not as k is (a temperature is part of the table).
     qk_norm: RMS norm of every head of q and k before the rotation. sinks: `attn_sinks` is there.
     gate: `attn_q` yields a query and a gate for each head; the result is multiplied by sigmoid(gate).
     """
@@ -44,6 +45,7 @@ class Attn:
     qk_norm: bool = False
     sinks: bool = False
     gate: bool = False
+    q_rope: RopeSpec | None = None
 
 
 def embed(b: Builder, d: Dims, scale: float = 1.0) -> View:
@@ -110,7 +112,8 @@ def attend(b: Builder, d: Dims, i: int, h: View, a: Attn) -> View:
         rms_norm(b, q, q, f"blk.{i}.attn_q_norm.weight", d.eps, a.heads)
         rms_norm(b, k, k, f"blk.{i}.attn_k_norm.weight", d.eps, a.kv_heads)
     if a.rope is not None:
-        b.add(o.Rope(q, a.heads, a.rope.n_rot, 0, a.rope.mode, a.rope.table))
+        q_rope = a.q_rope or a.rope
+        b.add(o.Rope(q, a.heads, q_rope.n_rot, 0, q_rope.mode, q_rope.table))
         b.add(o.Rope(k, a.kv_heads, a.rope.n_rot, 0, a.rope.mode, a.rope.table))
     slot = b.cache("window" if a.window else "full", CacheLayer(a.kv_heads, a.k_dim, a.v_dim), a.window)
     b.add(o.KVWrite(k, v, slot))
@@ -161,6 +164,16 @@ def mlp(
     else:
         b.add(o.Scale(t, t, down.scale))
         b.add(o.Add(residual, t, y))
+
+
+def fused_mlp(b: Builder, stem: str, h: View, y: View, n_ff: int, act: str, residual: View | None = None) -> None:
+    """As `mlp`, with the gate's rows before those of the up projection in `<stem>_up`. Without biases and scales."""
+    for part in ("up", "down"):
+        b.ignore(f"{stem}_{part}.scale", UNUSED_SCALE)
+    up = f"{stem}_up.weight"
+    g = b.buffer("ff", n_ff)
+    b.add(o.Gated(h, g, o.Part(b.rows(up, 0, n_ff)), o.Part(b.rows(up, n_ff, n_ff)), act))
+    b.add(o.Linear(g, y, (b.part(f"{stem}_down", y.width, scale=False),), residual))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,14 @@ class Builder:
         self._take(tensor, 0, self._rows(tensor))
         return float(values.reshape(-1)[0])
 
+    def numbers(self, tensor: str, n: int) -> tuple[float, ...]:
+        """The values of a tensor with n elements, as numbers in the plan."""
+        values = self._values(tensor)
+        if values.size != n:
+            raise PlanError(f"{tensor} has shape {list(self.shape(tensor))}, expected {n} numbers")
+        self._take(tensor, 0, self._rows(tensor))
+        return tuple(float(v) for v in values.reshape(-1))
+
     def scale(self, stem: str) -> float:
         """The factor `<stem>.scale` on the result of a matrix; 1 where the file has none."""
         return self.scalar(f"{stem}.scale") if self.has(f"{stem}.scale") else 1.0

@@ -10,11 +10,12 @@ import numpy as np
 from edgellm.models import ops as o
 from edgellm.models.check import check_op, reads, writes
 from edgellm.models.scope import MAX_CTX, MAX_WIDTH
-from edgellm.models.tables import CacheClass, PlanError, Tables
+from edgellm.models.tables import CacheClass, PlanError, RopeTable, Tables
 
 MAX_OPS = 1 << 20
 MAX_ELEMENTS = 1 << 40
 MAX_STATE = 1 << 28
+MAX_TEMPERATURE = 1e6
 
 
 def check_plan(tables: Tables, ops: Sequence[o.Op], n_vocab: int, n_ctx_train: int, logits: int) -> None:
@@ -67,24 +68,39 @@ def _tables(t: Tables) -> None:
         )
         _require(w.row0 >= 0 and (w.role == "matrix" or w.row0 == 0), f"weight {w.tensor} starts at row {w.row0}")
     for i, r in enumerate(t.ropes):
-        _require(2 <= r.n_rot <= MAX_WIDTH and r.n_rot % 2 == 0, f"rope table {i} rotates {r.n_rot} dimensions")
-        numbers = (r.base, r.scale_factor, r.attn_factor)
-        _require(
-            all(math.isfinite(x) and x > 0 for x in numbers),
-            f"rope table {i} has base or factors {numbers}, expected > 0",
-        )
-        if r.factors is not None:
-            _require(
-                0 <= r.factors < len(t.weights),
-                f"rope table {i} names weight {r.factors}, which does not exist",
-            )
-            w = t.weights[r.factors]
-            _require(
-                (w.role, w.shape) == ("vector", (r.n_rot // 2,)),
-                f"rope table {i}: {w.tensor} is a {w.role} {list(w.shape)}, expected a vector of {r.n_rot // 2}",
-            )
+        _rope(i, r, t)
     for i, c in enumerate(t.caches):
         _cache_class(i, c)
+
+
+def _rope(i: int, r: RopeTable, t: Tables) -> None:
+    where = f"rope table {i}"
+    _require(2 <= r.n_rot <= MAX_WIDTH and r.n_rot % 2 == 0, f"{where} rotates {r.n_rot} dimensions")
+    numbers = (r.base, r.scale_factor, r.attn_factor)
+    _require(all(math.isfinite(x) and x > 0 for x in numbers), f"{where} has base or factors {numbers}, expected > 0")
+    if r.factors is not None:
+        _require(0 <= r.factors < len(t.weights), f"{where} names weight {r.factors}, which does not exist")
+        w = t.weights[r.factors]
+        _require(
+            (w.role, w.shape) == ("vector", (r.n_rot // 2,)),
+            f"{where}: {w.tensor} is a {w.role} {list(w.shape)}, expected a vector of {r.n_rot // 2}",
+        )
+    if r.yarn is not None:
+        y = (r.yarn.low, r.yarn.high, r.yarn.ext)
+        _require(all(map(math.isfinite, y)) and 0 <= r.yarn.ext <= 1, f"{where} has YaRN numbers {y}")
+    if r.longrope is not None:
+        _require(r.factors is None, f"{where} has two kinds of divisors")
+        _require(1 <= r.longrope.n_ctx <= MAX_CTX, f"{where} changes its divisors at {r.longrope.n_ctx} tokens")
+        for name, values in (("short", r.longrope.short), ("long", r.longrope.long)):
+            _require(
+                len(values) == r.n_rot // 2 and all(math.isfinite(x) and x > 0 for x in values),
+                f"{where} has {len(values)} {name} divisors, expected {r.n_rot // 2} finite ones > 0",
+            )
+    if r.temperature is not None:
+        scale, length = r.temperature.scale, r.temperature.length
+        _require(
+            0 <= scale <= MAX_TEMPERATURE and 1 <= length <= MAX_CTX, f"{where} has temperature {scale} per {length}"
+        )
 
 
 def _cache_class(i: int, c: CacheClass) -> None:

@@ -1,4 +1,4 @@
-"""The sizes that nearly every family reads in the same way, and the rope tables."""
+"""The sizes that nearly every family reads in the same way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from edgellm.core.errors import UnsupportedModel
 from edgellm.models.build import Builder
 from edgellm.models.keys import MAX_LAYERS, Keys
-from edgellm.models.tables import RopeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +70,6 @@ def read_dims(k: Keys, b: Builder) -> Dims:
         n_ff=k.integers("feed_forward_length", n, 0),
         n_expert=n_expert,
         n_expert_used=n_used,
-    )
-
-
-def rope_table(k: Keys, n_rot: int, factors: int | None = None) -> RopeTable:
-    """The table of the file's base and scaling. UnsupportedModel for scaling other than none and linear."""
-    kind = k.text("rope.scaling.type", "linear")
-    if kind not in ("none", "linear"):
-        raise UnsupportedModel(
-            f"metadata key '{k.arch}.rope.scaling.type' is '{kind}'; edgellm knows 'none' and 'linear'"
-        )
-    # The trained length and the fine-tuning flag only matter to the scalings that were refused above.
-    k.integer("rope.scaling.original_context_length", 0, hi=1 << 30)
-    k.flag("rope.scaling.finetuned", False)
-    factor = k.number("rope.scaling.factor", 0.0) or k.number("rope.scale_linear", 0.0) or 1.0
-    return RopeTable(
-        n_rot=n_rot,
-        base=k.number("rope.freq_base", 10000.0),
-        factors=factors,
-        scale_factor=1.0 if kind == "none" else factor,
-        attn_factor=k.number("rope.scaling.attn_factor", 1.0),
     )
 
 

@@ -40,6 +40,10 @@ class Plan:
     ops: tuple[Op, ...]
     logits: int
 
+    def long_context(self, n_ctx: int) -> bool:
+        """Does a context of n_ctx tokens change the numbers, because LongRoPE's long divisors apply to it?"""
+        return any(r.longrope is not None and n_ctx > r.longrope.n_ctx for r in self.ropes)
+
     def check(self) -> None:
         """PlanError unless every index, shape and order of use is sound. `from_bytes` and the builder do this."""
         check_plan(self, self.ops, self.n_vocab, self.n_ctx_train, self.logits)

@@ -1,12 +1,14 @@
 """cos/sin tables for rotary positions, with the same bits on every machine.
 
-    inv[i]      = base^(-2i / n_rot) / scale_factor / factors[i]     60 decimal digits, then rounded to float64
+    f[i]        = base^(-2i / n_rot) / scale_factor / divisors[i]    60 decimal digits
+    inv[i]      = f[i] * (1 + own[i] * (scale_factor - 1))           60 digits, then rounded to float64; YaRN only
     angle(p, i) = p * inv[i]                                          float64
     angle       = n * (pi/2) + r, |r| <= pi/4                         Cody-Waite: pi/2 in three parts
     sin r, cos r                                                      Taylor polynomials in r * r
 
 Only +, -, * and rint touch float64 values, each rounding once: neither libm nor NumPy's own sin and cos, whose last
-bits depend on the machine. The result is multiplied by attn_factor and rounded once to float32.
+bits depend on the machine. The result is multiplied by attn_factor (and the position's temperature) and rounded once
+to float32.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.types import F32
-from edgellm.models.tables import PlanError, RopeTable
+from edgellm.models.tables import PlanError, RopeTable, Yarn
 
 F64 = NDArray[np.float64]
 
@@ -39,8 +41,21 @@ _SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9, 0, -1)]
 _COS = [(-1) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
 
 
+def ln(x: float) -> float:
+    """The natural logarithm of x > 0, rounded once: the same on every machine."""
+    return float(_CONTEXT.ln(decimal.Decimal(x)))
+
+
+def turning_pair(n_rot: int, base: float, n_ctx: int, turns: float) -> float:
+    """The (fractional) index of the pair that makes this many turns over n_ctx positions. base > 1, turns > 0."""
+    ctx = _CONTEXT
+    positions = ctx.divide(decimal.Decimal(n_ctx), ctx.multiply(decimal.Decimal(4 * turns), _HALF_PI))
+    log = ctx.multiply(decimal.Decimal(n_rot), ctx.ln(positions))
+    return float(ctx.divide(log, ctx.multiply(2, ctx.ln(decimal.Decimal(base)))))
+
+
 def inverse_frequencies(table: RopeTable, factors: F32 | None = None) -> F64:
-    """Radians per position of each pair, float64 [n_rot / 2]. factors: the table's divisors, if it has them."""
+    """Radians per position of each pair, float64 [n_rot / 2]. factors: the divisors, if there are some."""
     if factors is not None and not (np.isfinite(factors).all() and (factors > 0).all()):
         raise PlanError("the rope frequency factors must be finite and positive")
     ctx = _CONTEXT
@@ -52,8 +67,16 @@ def inverse_frequencies(table: RopeTable, factors: F32 | None = None) -> F64:
         value = ctx.divide(ctx.exp(exponent), scale)
         if factors is not None:
             value = ctx.divide(value, decimal.Decimal(float(factors[i])))
+        if table.yarn is not None:
+            own = decimal.Decimal(_own_share(table.yarn, i))
+            value = ctx.multiply(value, ctx.add(1, ctx.multiply(own, ctx.subtract(scale, 1))))
         inv[i] = float(value)
     return inv
+
+
+def _own_share(yarn: Yarn, i: int) -> float:
+    """The share of pair i that is not scaled."""
+    return yarn.ext * (1.0 - min(1.0, max(0.0, (i - yarn.low) / max(0.001, yarn.high - yarn.low))))
 
 
 def sin_cos(angle: F64) -> tuple[F64, F64]:
@@ -81,12 +104,14 @@ def sin_cos(angle: F64) -> tuple[F64, F64]:
 class RopeCache:
     """The table's rows for positions 0 .. n_ctx-1, filled when first needed. Not for use by two threads at once.
 
-    cos, sin: float32 [n_ctx, n_rot / 2], C-contiguous, at a fixed address. Rows from `n_filled` on are zero and cost
-    no memory until `ensure` reaches them.
+    factors: the values of `table.factors`. cos, sin: float32 [n_ctx, n_rot / 2], C-contiguous, at a fixed address.
+    Rows from `n_filled` on are zero and cost no memory until `ensure` reaches them.
     """
 
     def __init__(self, table: RopeTable, n_ctx: int, factors: F32 | None = None) -> None:
         self.table = table
+        if table.longrope is not None:
+            factors = np.array(table.longrope.divisors(n_ctx), np.float32)
         self._inv = inverse_frequencies(table, factors)
         self.cos: F32 = np.zeros((n_ctx, table.n_rot // 2), np.float32)
         self.sin: F32 = np.zeros((n_ctx, table.n_rot // 2), np.float32)
@@ -101,6 +126,17 @@ class RopeCache:
             start, stop = self.n_filled, min(self.n_filled + BLOCK, n_ctx)
             angle = np.arange(start, stop, dtype=np.float64)[:, None] * self._inv
             sin, cos = sin_cos(angle)
-            self.sin[start:stop] = sin * self.table.attn_factor
-            self.cos[start:stop] = cos * self.table.attn_factor
+            factor = self._factor(start, stop)
+            self.sin[start:stop] = sin * factor
+            self.cos[start:stop] = cos * factor
             self.n_filled = stop
+
+    def _factor(self, start: int, stop: int) -> F64:
+        """What multiplies cos and sin of these positions, float64 [stop - start, 1]."""
+        factor = np.full((stop - start, 1), self.table.attn_factor)
+        t = self.table.temperature
+        if t is not None:
+            spans = np.arange(start, stop) // t.length
+            for span in np.unique(spans).tolist():
+                factor[spans == span] *= 1.0 + t.scale * ln(1 + span)
+        return factor

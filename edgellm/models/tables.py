@@ -39,11 +39,46 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class RopeTable:
-    """cos/sin tables for Rope ops: angle(p, i) = p / scale_factor * base^(-2i/n_rot) / factors[i].
+class Yarn:
+    """YaRN: pair i keeps the share ext * (1 - clamp((i - low) / max(high - low, 0.001), 0, 1)) of its own frequency,
+    the rest of it is scaled."""
 
-    Built in float64, rounded once to float32 (models/rope.py). factors: weight index [n_rot/2] or None.
-    attn_factor multiplies cos and sin.
+    low: float
+    high: float
+    ext: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """LongRoPE: divisors of the frequencies, [n_rot/2]: `short` for contexts up to n_ctx tokens, else `long`.
+
+    The context is the longest a sequence may get, not its length so far: what is cached stays valid as it grows.
+    """
+
+    n_ctx: int
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+
+    def divisors(self, n_ctx: int) -> tuple[float, ...]:
+        """Those of a context of n_ctx tokens."""
+        return self.long if n_ctx > self.n_ctx else self.short
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Row p of the table is multiplied by 1 + scale * ln(1 + floor(p / length))."""
+
+    scale: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """cos/sin tables for Rope ops: angle(p, i) = p * f(i), f(i) = base^(-2i/n_rot) / divisors[i] / scale_factor.
+
+    Built in float64, rounded once to float32 (models/rope.py). factors: divisors as a weight index [n_rot/2], or
+    None; or else longrope: two sets of divisors by context. yarn: some pairs are scaled only in part. attn_factor and
+    temperature multiply cos and sin, and with them what is rotated.
     """
 
     n_rot: int
@@ -51,6 +86,9 @@ class RopeTable:
     factors: int | None = None
     scale_factor: float = 1.0
     attn_factor: float = 1.0
+    yarn: Yarn | None = None
+    longrope: LongRope | None = None
+    temperature: Temperature | None = None
 
 
 @dataclass(frozen=True, slots=True)

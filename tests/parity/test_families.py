@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parity.driver import Timeline, compiled, teacher_forced, usable
 
 from edgellm.gguf.reader import GGUFFile
-from edgellm.models import load_plan
+from edgellm.models import Plan, load_plan
 
 MORE = Path(__file__).parent / "data"
 """Cases beyond the golden ones, and answers computed with an exact GELU for the Gemma 4 cases; see its README."""
@@ -29,15 +29,30 @@ BACKENDS = {
     "qwen2-dense": ("reference", "native"),
     "qwen3-dense": ("reference", "native"),
     "qwen3moe-moe": ("reference", "native"),
+    "phi3-dense": ("reference", "native"),
+    "smollm3-dense": ("reference", "native"),
+    "mistral3-dense": ("reference", "native"),
+    "llama-linear": ("reference", "native"),
+    "llama-yarn": ("reference", "native"),
+    "llama-longrope": ("reference", "native"),
+    "phi3-longrope": ("reference", "native"),
+    "smollm3-nope": ("reference", "native"),
+    "mistral3-yarn": ("reference", "native"),
+    "gpt-oss-yarn": ("reference", "native"),
+    "deepseek2-yarn": ("reference",),
     "qwen35-dense": ("reference",),
     "mamba2-dense": ("reference",),
     "deepseek2-moe": ("reference",),
-    "gpt-oss-moe": ("reference",),
+    "gpt-oss-moe": ("reference", "native"),
     "gemma4-e2b": ("reference",),
     "gemma4-moe": ("reference",),
 }
-CASES = [(name, backend) for name, backends in BACKENDS.items() for backend in backends]
-WHOLE, CHUNKS = (256,), (1, 7, 32, 1, 19)
+CONTEXTS = {"llama-longrope": (256, 512), "phi3-longrope": (256, 512)}
+"""Contexts of the short and of the long answers, where they matter: both models change their divisors at 256 tokens."""
+WHOLE: tuple[int, ...] = (256,)
+CHUNKS: tuple[int, ...] = (1, 7, 32, 1, 19)
+CASES = [(name, backend, WHOLE) for name, backends in BACKENDS.items() for backend in backends]
+CASES += [(name, backends[-1], CHUNKS) for name, backends in BACKENDS.items()]
 LIMIT = 1e-6
 LONG_LIMIT = {"gemma4-e2b": 1e-5}
 """That case amplifies float32 rounding over its 96 tokens; ours lands at 2e-6."""
@@ -65,8 +80,9 @@ def case_of(
     return load
 
 
-@pytest.mark.parametrize("chunks", [WHOLE, CHUNKS], ids=["whole", "chunks"])
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(
+    ("name", "backend", "chunks"), CASES, ids=[f"{n}-{b}-{'whole' if c == WHOLE else 'chunks'}" for n, b, c in CASES]
+)
 def test_logits(
     name: str,
     backend: str,
@@ -77,9 +93,31 @@ def test_logits(
     case = case_of(name)
     with GGUFFile(case.path) as file:
         plan, _ = load_plan(file)
-        executable, pages = compiled(usable(backend), plan, file)
-        short = teacher_forced(executable, plan, case.tokens, chunks, Timeline(pages))
-        long = teacher_forced(executable, plan, case.tokens_long, chunks, Timeline(pages))
-        executable.close()
+        short, long = (
+            answers(backend, plan, file, tokens, chunks, n_ctx)
+            for tokens, n_ctx in zip((case.tokens, case.tokens_long), CONTEXTS.get(name, (256, 256)), strict=True)
+        )
     assert nmse(case.logits, short) < LIMIT
     assert nmse(case.logits_long, long[-len(case.logits_long) :]) < LONG_LIMIT.get(name, LIMIT)
+
+
+def answers(
+    backend: str, plan: Plan, file: GGUFFile, tokens: list[int], chunks: tuple[int, ...], n_ctx: int
+) -> NDArray[np.float32]:
+    """The logits of every token, on a backend with a context of n_ctx tokens."""
+    executable, pages = compiled(usable(backend), plan, file, n_ctx=min(n_ctx, plan.n_ctx_train))
+    try:
+        return teacher_forced(executable, plan, tokens, chunks, Timeline(pages))
+    finally:
+        executable.close()
+
+
+def test_the_context_chooses_the_divisors(
+    case_of: Callable[[str], GoldenCase], nmse: Callable[[NDArray[Any], NDArray[Any]], float]
+) -> None:
+    for name in CONTEXTS:
+        case = case_of(name)
+        with GGUFFile(case.path) as file:
+            plan, _ = load_plan(file)
+            other = answers("reference", plan, file, case.tokens, WHOLE, 257)
+        assert nmse(case.logits, other) > 1e-3

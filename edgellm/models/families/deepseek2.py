@@ -8,23 +8,20 @@ from __future__ import annotations
 from edgellm.core.errors import UnsupportedModel
 from edgellm.models.blocks import Moe, RopeSpec, embed, head, mlp, moe, pre_norm, project
 from edgellm.models.build import Builder
-from edgellm.models.dims import read_dims, rope_table, rsqrt32
+from edgellm.models.dims import f32, read_dims, rsqrt32
 from edgellm.models.keys import Keys
 from edgellm.models.latent import Mla, latent_attend
 from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table, scaling_type, yarn_magnitude
 from edgellm.models.spec import Family
+from edgellm.models.tables import RopeTable
 
 _FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk", 4: "sqrt_softplus"}
 
 
 def build(b: Builder, k: Keys) -> Plan:
     d = read_dims(k, b)
-    table = rope_table(k, d.n_rot)
-    if (table.scale_factor, table.attn_factor) != (1.0, 1.0):
-        raise UnsupportedModel(
-            f"metadata key '{k.arch}.rope.scaling.factor' is {table.scale_factor} (attn_factor {table.attn_factor}): "
-            f"scaled positions also change this architecture's attention scale, which edgellm does not do"
-        )
+    table, stretch = _positions(k, d.n_rot)
     if not k.has("attention.key_length_mla"):
         raise UnsupportedModel(
             f"metadata key '{k.arch}.attention.key_length_mla' is missing: the file was converted before the key and "
@@ -41,7 +38,7 @@ def build(b: Builder, k: Keys) -> Plan:
     for i in range(d.n_layer):
         h = pre_norm(b, d, x, f"blk.{i}.attn_norm.weight")
         rank = q_rank if b.has(f"blk.{i}.attn_q_a.weight") else 0
-        a = Mla(d.heads[i], latent, rank, k_dim, v_dim, rsqrt32(k_dim), rope)
+        a = Mla(d.heads[i], latent, rank, k_dim, v_dim, f32(stretch * rsqrt32(k_dim)), rope)
         project(b, f"blk.{i}.attn_output", latent_attend(b, d, i, h, a), x, residual=x)
         h = pre_norm(b, d, x, f"blk.{i}.ffn_norm.weight")
         if i < n_dense:
@@ -51,6 +48,27 @@ def build(b: Builder, k: Keys) -> Plan:
             mlp(b, f"blk.{i}.ffn", h, x, 0, "silu", residual=x, scale=False, suffix="_shexp")
     b.ignore_layers(d.n_layer, d.n_extra, "predicts further tokens; the next token's logits do not depend on it")
     return b.finish(d.n_vocab, d.n_ctx, head(b, d, x))
+
+
+def _positions(k: Keys, n_rot: int) -> tuple[RopeTable, float]:
+    """The rope table, and a factor on the attention's scale.
+
+    YaRN changes the scale of the whole attention (`yarn_log_multiplier`, by convention a tenth of the model's
+    mscale_all_dim), and cos and sin are left alone.
+    """
+    multiplier = 10 * k.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if scaling_type(k) == "yarn" and multiplier > 0:
+        table = rope_table(k, n_rot, log_multiplier=1.0)
+        stretch = yarn_magnitude(table.scale_factor, multiplier) ** 2
+    else:
+        table, stretch = rope_table(k, n_rot), 1.0
+    if table.attn_factor != 1.0 or (table.scale_factor != 1.0 and table.yarn is None):
+        raise UnsupportedModel(
+            f"positions are scaled by {table.scale_factor} with the factor {table.attn_factor} on cos and sin; edgellm "
+            f"knows YaRN with '{k.arch}.rope.scaling.yarn_log_multiplier' and without other factors for this "
+            f"architecture, whose attention scale depends on it"
+        )
+    return table, stretch
 
 
 def _router(k: Keys, n_layer: int, n_vocab: int, n_expert: int, n_used: int) -> Moe:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from edgellm.models.blocks import Attn, RopeSpec, attend, embed, head, mlp, post_norm, pre_norm, project
 from edgellm.models.build import Builder
-from edgellm.models.dims import read_dims, rope_table, rsqrt32, sqrt32, windowed
+from edgellm.models.dims import read_dims, rsqrt32, sqrt32, windowed
 from edgellm.models.keys import Keys
 from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table
 from edgellm.models.spec import Family
 
 

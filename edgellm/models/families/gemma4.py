@@ -12,10 +12,11 @@ from edgellm.core.errors import UnsupportedModel
 from edgellm.models import ops as o
 from edgellm.models.blocks import Moe, RopeSpec, embed, experts, head, mlp, post_norm, pre_norm, project, qkv, rms_norm
 from edgellm.models.build import Builder
-from edgellm.models.dims import Dims, f32, read_dims, rope_table, rsqrt32, sqrt32
+from edgellm.models.dims import Dims, f32, read_dims, rsqrt32, sqrt32
 from edgellm.models.keys import Keys
 from edgellm.models.ops import View
 from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table
 from edgellm.models.spec import Family
 from edgellm.models.tables import CacheLayer, RopeTable
 

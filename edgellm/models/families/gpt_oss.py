@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from edgellm.core.errors import UnsupportedModel
 from edgellm.models.blocks import Attn, Moe, RopeSpec, attend, embed, head, moe, pre_norm, project
 from edgellm.models.build import Builder
-from edgellm.models.dims import read_dims, rope_table, rsqrt32, windowed
+from edgellm.models.dims import read_dims, rsqrt32, windowed
 from edgellm.models.keys import Keys
 from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table
 from edgellm.models.spec import Family
 
 
@@ -24,7 +23,7 @@ def build(b: Builder, k: Keys) -> Plan:
     local = windowed(k, d.n_layer, 2)
     table = rope_table(k, d.n_rot)
     rope = RopeSpec(b.rope(table), d.n_rot, "neox")
-    local_table = replace(table, base=k.number("rope.freq_base_swa", table.base))
+    local_table = rope_table(k, d.n_rot, base=k.number("rope.freq_base_swa", table.base))
     local_rope = RopeSpec(b.rope(local_table), d.n_rot, "neox")
     experts = Moe(d.n_expert, d.n_expert_used, "swiglu_oai", "softmax_topk", scale=False)
     x = embed(b, d)

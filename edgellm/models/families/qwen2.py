@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from edgellm.models.blocks import Attn, RopeSpec, attend, embed, head, mlp, pre_norm, project
 from edgellm.models.build import Builder
-from edgellm.models.dims import read_dims, rope_table, rsqrt32
+from edgellm.models.dims import read_dims, rsqrt32
 from edgellm.models.keys import Keys
 from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table
 from edgellm.models.spec import Family
 
 

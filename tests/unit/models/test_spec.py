@@ -131,7 +131,7 @@ def test_wrong_shape(variant: Any, tensor: str, shape: list[int], message: str) 
         ("llama.attention.layer_norm_rms_epsilon", [F32, float("nan")], "expected a finite number"),
         ("llama.attention.layer_norm_rms_epsilon", None, "is missing"),
         ("llama.attention.causal", ["BOOL", False], "an encoder, which cannot generate"),
-        ("llama.rope.scaling.type", [STR, "yarn"], "is 'yarn'; edgellm knows 'none' and 'linear'"),
+        ("llama.rope.scaling.type", [STR, "dynamic"], "is 'dynamic'; edgellm knows none, linear, yarn, longrope"),
         ("llama.rope.dimension_count", [U32, 64], "heads have one size and rotate whole"),
         ("llama.expert_used_count", [U32, 3], "is 3 with 0 experts"),
         ("llama.nextn_predict_layers", [U32, 2], "expected a whole number in 0..1"),
@@ -140,13 +140,6 @@ def test_wrong_shape(variant: Any, tensor: str, shape: list[int], message: str) 
 def test_bad_metadata(variant: Any, key: str, value: list[Any] | None, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         load_plan(variant("llama-dense", {key: value} if value else {key: None}))
-
-
-def test_linear_rope_scaling(variant: Any) -> None:
-    for key in ("llama.rope.scaling.factor", "llama.rope.scale_linear"):
-        assert load_plan(variant("llama-dense", {key: [F32, 4.0]})).plan.ropes[0].scale_factor == 4.0
-    off = {"llama.rope.scaling.factor": [F32, 4.0], "llama.rope.scaling.type": [STR, "none"]}
-    assert load_plan(variant("llama-dense", off)).plan.ropes[0].scale_factor == 1.0
 
 
 def test_gemma3_rope_of_window_and_global_layers(variant: Any) -> None:
