@@ -139,7 +139,7 @@ def _seconds(loaded: Loaded, case: Case) -> tuple[float, int]:
             if event.error is not None:
                 raise event.error
             continue
-        arrived, end = arrived + 1, time.perf_counter()
+        arrived, end = arrived + len(event.tokens), time.perf_counter()
         if not begin and all(r.first_token for r in requests):
             begin, at_start = end, arrived
     if case.n_seqs > 1:
