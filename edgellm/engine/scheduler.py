@@ -101,7 +101,7 @@ def stride(state: State, pieces: list[Piece], most: int) -> int:
     for seq, _, count, rows in pieces:
         if count != 1 or rows != 1 or seq.request.logit_rows is not None or not seq.sampler.plain:
             return 0
-        n = min(n, seq.max_tokens - seq.n_generated)
+        n = min(n, seq.max_tokens - seq.n_generated) if seq.n_generated else 1  # the first token is waited for
     if n > 1 and len(pieces) == len(state.running) and all(p.seq.tables.grow(p.start + n) for p in pieces):
         return n
     return 1

@@ -5,28 +5,31 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from native.conftest import REPOSITORY, program_path
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 BUILDS = {
     "release": "",
     "asan": "address and undefined-behaviour sanitizers",
     "tsan": "thread sanitizer",
 }
 PROGRAMS = sorted(p.stem for p in (REPOSITORY / "native" / "tests").glob("*.c"))
+LEFT_OUT = {
+    ("kernel_check", "release"): "tests/kernels runs it",
+    ("kernel_check", "tsan"): "it has one thread: the thread sanitizer has nothing to watch",
+}
+RUNS = [(name, build) for build in BUILDS for name in PROGRAMS if (name, build) not in LEFT_OUT]
 
 
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_program(build: str, name: str) -> None:
-    if (name, build) == ("kernel_check", "tsan"):
-        pytest.skip("kernel_check has one thread: the thread sanitizer has nothing to watch")
-    program = REPOSITORY / "build" / build / "tests" / (name + (".exe" if os.name == "nt" else ""))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("name", "build"), RUNS)
+def test_program(build: str, name: str, finished: Callable[[Path], subprocess.CompletedProcess[str]]) -> None:
+    program = program_path(build, name)
     if not program.exists():
         pytest.skip(f"{program.relative_to(REPOSITORY)} is not built ({BUILDS[build] or 'optimised'}): make test")
-    done = subprocess.run([str(program)], cwd=REPOSITORY, capture_output=True, text=True, timeout=500)
+    done = finished(program)
     assert done.returncode == 0, f"{name} ({build}) ended with {done.returncode}\n{done.stdout}\n{done.stderr}"

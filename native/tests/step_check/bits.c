@@ -50,7 +50,7 @@ void check_bits(void) {
         {EL_F16, EL_Q5_0, EL_F32, EL_Q5_0, EL_F16, EL_F32},
     };
     answer *first = malloc(sizeof *first), *other = malloc(sizeof *other);
-    for (int32_t kind = 0; kind < 3; kind++) {
+    for (int32_t kind = 0; kind < KINDS; kind++) {
         model *m = new_model(kinds[kind]);
         el_error err = {0};
         el_config c =
