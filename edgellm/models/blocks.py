@@ -30,8 +30,10 @@ class Attn:
     """One layer's grouped-query attention. rope None = no positions; window 0 = all positions.
 
     q_rope: how q is rotated, where that is not as k is (a temperature is part of the table).
-    qk_norm: RMS norm of every head of q and k before the rotation. sinks: `attn_sinks` is there.
+    qk_norm: "head": RMS norm of every head of q and k before the rotation, "head_last": after it; "full": one RMS norm
+    over all heads together; "layer": layer norm of every head with weights of its own. sinks: `attn_sinks` is there.
     gate: `attn_q` yields a query and a gate for each head; the result is multiplied by sigmoid(gate).
+    out_bias: the bias of the output projection counts (`stack.attention`).
     """
 
     heads: int
@@ -42,10 +44,11 @@ class Attn:
     rope: RopeSpec | None
     window: int = 0
     softcap: float = 0.0
-    qk_norm: bool = False
+    qk_norm: str = ""
     sinks: bool = False
     gate: bool = False
     q_rope: RopeSpec | None = None
+    out_bias: bool = True
 
 
 def embed(b: Builder, d: Dims, scale: float = 1.0) -> View:
@@ -58,6 +61,12 @@ def embed(b: Builder, d: Dims, scale: float = 1.0) -> View:
 def rms_norm(b: Builder, x: View, y: View, tensor: str, eps: float, groups: int = 1) -> View:
     """y = RMS norm of x with the tensor's weights; returns y."""
     b.add(o.Norm(x, y, eps, b.vector(tensor), groups=groups))
+    return y
+
+
+def layer_norm(b: Builder, x: View, y: View, stem: str, eps: float) -> View:
+    """y = layer norm of x with `<stem>.weight`, and `<stem>.bias` where the file has it; returns y."""
+    b.add(o.Norm(x, y, eps, b.vector(f"{stem}.weight"), b.optional_vector(f"{stem}.bias"), kind="layer"))
     return y
 
 
@@ -108,13 +117,14 @@ def attend(b: Builder, d: Dims, i: int, h: View, a: Attn) -> View:
         both, q, gate = q, b.buffer("q", n_q), b.buffer("gate", n_q)
         b.add(o.Copy(both, q, a.heads, 0, 0, a.k_dim))
         b.add(o.Copy(both, gate, a.heads, a.k_dim, 0, a.k_dim))
-    if a.qk_norm:
-        rms_norm(b, q, q, f"blk.{i}.attn_q_norm.weight", d.eps, a.heads)
-        rms_norm(b, k, k, f"blk.{i}.attn_k_norm.weight", d.eps, a.kv_heads)
+    if a.qk_norm != "head_last":
+        _qk_norm(b, d, i, a, q, k)
     if a.rope is not None:
         q_rope = a.q_rope or a.rope
         b.add(o.Rope(q, a.heads, q_rope.n_rot, 0, q_rope.mode, q_rope.table))
         b.add(o.Rope(k, a.kv_heads, a.rope.n_rot, 0, a.rope.mode, a.rope.table))
+    if a.qk_norm == "head_last":
+        _qk_norm(b, d, i, a, q, k)
     slot = b.cache("window" if a.window else "full", CacheLayer(a.kv_heads, a.k_dim, a.v_dim), a.window)
     b.add(o.KVWrite(k, v, slot))
     y = b.buffer("att", a.heads * a.v_dim)
@@ -123,6 +133,17 @@ def attend(b: Builder, d: Dims, i: int, h: View, a: Attn) -> View:
     if gate is not None:
         b.add(o.Glu(gate, y, y, "sigmoid"))
     return y
+
+
+def _qk_norm(b: Builder, d: Dims, i: int, a: Attn, q: View, k: View) -> None:
+    for name, x, heads in (("q", q, a.heads), ("k", k, a.kv_heads)):
+        tensor = f"blk.{i}.attn_{name}_norm.weight"
+        if a.qk_norm.startswith("head"):
+            rms_norm(b, x, x, tensor, d.eps, heads)
+        elif a.qk_norm == "full":
+            rms_norm(b, x, x, tensor, d.eps)
+        elif a.qk_norm == "layer":
+            b.add(o.Norm(x, x, d.eps, b.vector(tensor, (x.width,)), kind="layer", groups=heads))
 
 
 def mlp(
@@ -232,16 +253,24 @@ def experts(
     b.add(o.Combine(t, weights, y, m.k, residual))
 
 
-def head(b: Builder, d: Dims, x: View, softcap: float = 0.0) -> View:
-    """The rows whose logits are wanted, the final norm and the logits (tied to the embeddings without `output`)."""
+def head(b: Builder, d: Dims, x: View, softcap: float = 0.0, *, scale: float = 1.0, norm: str = "rms") -> View:
+    """The rows whose logits are wanted, the final norm and the logits (tied to the embeddings without `output`).
+
+    norm: "rms", or "layer" (with a bias where the file has one). scale: factor on the logits.
+    """
     out = b.buffer("out", d.n_embd, "R")
     logits = b.buffer("logits", d.n_vocab, "R")
     b.add(o.SelectRows(x, out))
-    rms_norm(b, out, out, "output_norm.weight", d.eps)
+    if norm == "layer":
+        layer_norm(b, out, out, "output_norm", d.eps)
+    else:
+        rms_norm(b, out, out, "output_norm.weight", d.eps)
     if b.has("output.weight"):
         project(b, "output", out, logits)
     else:
         b.add(o.Linear(out, logits, (o.Part(b.tied("token_embd.weight")),)))
+    if scale != 1.0:
+        b.add(o.Scale(logits, logits, scale))
     if softcap:
         b.add(o.Softcap(logits, logits, softcap))
     return logits

@@ -35,8 +35,11 @@ class Dims:
     n_expert_used: int
 
 
-def read_dims(k: Keys, b: Builder) -> Dims:
-    """Reads the common keys. A model without attention has heads, k_dim, v_dim and n_rot 0."""
+RMS_EPS, LAYER_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
+
+def read_dims(k: Keys, b: Builder, eps: str = RMS_EPS) -> Dims:
+    """Reads the common keys. A model without attention has heads, k_dim, v_dim and n_rot 0. eps: the norms' key."""
     n_all = k.integer("block_count", lo=1, hi=MAX_LAYERS)
     n_extra = k.integer("nextn_predict_layers", 0, hi=n_all - 1)
     n = n_all - n_extra
@@ -61,7 +64,7 @@ def read_dims(k: Keys, b: Builder) -> Dims:
         n_embd=n_embd,
         n_ctx=k.integer("context_length", lo=1, hi=1 << 26),
         n_vocab=b.shape("token_embd.weight")[0],
-        eps=k.number("attention.layer_norm_rms_epsilon"),
+        eps=k.number(eps),
         heads=heads,
         kv_heads=kv_heads,
         k_dim=k_dim,

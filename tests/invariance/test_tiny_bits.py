@@ -32,6 +32,8 @@ CASES = [
     "phi3-longrope",
     "smollm3-nope",
     "mistral3-yarn",
+    "phi2-sharp",
+    "qwen2moe-sharp",
 ]
 FOLDERS = (GOLDEN / "archs", Path(__file__).parents[1] / "parity" / "data")
 TYPES = [QType.Q8_0, QType.Q4_K]

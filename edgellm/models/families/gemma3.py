@@ -38,7 +38,7 @@ def build(b: Builder, k: Keys) -> Plan:
             rope_swa if local[i] else rope,
             window=window if local[i] else 0,
             softcap=softcap,
-            qk_norm=True,
+            qk_norm="head",
         )
         y = attend(b, d, i, pre_norm(b, d, x, f"blk.{i}.attn_norm.weight"), a)
         project(b, f"blk.{i}.attn_output", y, t)

@@ -18,7 +18,7 @@ def build(b: Builder, k: Keys) -> Plan:
     experts = Moe(d.n_expert, d.n_expert_used, "silu", norm=True) if d.n_expert else None
     x = embed(b, d)
     for i in range(d.n_layer):
-        a = Attn(d.heads[i], d.kv_heads[i], d.k_dim, d.v_dim, rsqrt32(d.k_dim), rope, qk_norm=True)
+        a = Attn(d.heads[i], d.kv_heads[i], d.k_dim, d.v_dim, rsqrt32(d.k_dim), rope, qk_norm="head")
         y = attend(b, d, i, pre_norm(b, d, x, f"blk.{i}.attn_norm.weight"), a)
         project(b, f"blk.{i}.attn_output", y, x, residual=x)
         h = pre_norm(b, d, x, f"blk.{i}.ffn_norm.weight")

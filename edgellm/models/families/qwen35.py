@@ -27,7 +27,7 @@ def build(b: Builder, k: Keys) -> Plan:
         if recurrent[i]:
             delta_net(b, d, i, h, x, s, "tiled")
         else:
-            a = Attn(d.heads[i], d.kv_heads[i], d.k_dim, d.v_dim, rsqrt32(d.k_dim), rope, qk_norm=True, gate=True)
+            a = Attn(d.heads[i], d.kv_heads[i], d.k_dim, d.v_dim, rsqrt32(d.k_dim), rope, qk_norm="head", gate=True)
             project(b, f"blk.{i}.attn_output", attend(b, d, i, h, a), x, residual=x)
         h = pre_norm(b, d, x, f"blk.{i}.post_attention_norm.weight")
         mlp(b, f"blk.{i}.ffn", h, x, d.n_ff[i], "silu", residual=x)

@@ -14,6 +14,7 @@ from golden.materialize import materialize
 
 from edgellm.gguf.reader import GGUFFile
 
+FOLDERS = (GOLDEN / "archs", Path(__file__).parents[2] / "parity" / "data")
 Variant = Callable[..., GGUFFile]
 
 
@@ -23,7 +24,8 @@ def variant(tmp_path: Path) -> Iterator[Variant]:
     with ExitStack() as stack:
 
         def make(name: str, metadata: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> GGUFFile:
-            case = json.loads((GOLDEN / "archs" / f"{name}.json").read_text(encoding="utf-8"))
+            source = next(f / f"{name}.json" for f in FOLDERS if (f / f"{name}.json").exists())
+            case = json.loads(source.read_text(encoding="utf-8"))
             for part, changes in (("metadata", metadata), ("tensors", tensors)):
                 for key, value in (changes or {}).items():
                     if value is None:

@@ -1,0 +1,24 @@
+"""seed_oss: Seed-OSS: like qwen2; the feed-forward's norm is called post_attention_norm."""
+
+from __future__ import annotations
+
+from edgellm.models.blocks import RopeSpec, embed, head
+from edgellm.models.build import Builder
+from edgellm.models.dims import read_dims
+from edgellm.models.keys import Keys
+from edgellm.models.plan import Plan
+from edgellm.models.scaling import rope_table
+from edgellm.models.spec import Family
+from edgellm.models.stack import dense_layer, heads
+
+
+def build(b: Builder, k: Keys) -> Plan:
+    d = read_dims(k, b)
+    rope = RopeSpec(b.rope(rope_table(k, d.n_rot)), d.n_rot, "neox")
+    x = embed(b, d)
+    for i in range(d.n_layer):
+        dense_layer(b, d, i, x, heads(d, i, rope), "post_attention_norm")
+    return b.finish(d.n_vocab, d.n_ctx, head(b, d, x))
+
+
+FAMILY = Family("seed_oss", build)
