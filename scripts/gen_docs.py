@@ -27,7 +27,18 @@ from parity.test_families import BACKENDS as PARITY_BACKENDS  # noqa: E402
 from parity.test_families import MORE as PARITY_CASES  # noqa: E402
 
 from edgellm.backends.native.lower import ACT_FORMATS  # noqa: E402
-from edgellm.cli import ALIASES, COMMANDS, command_parser  # noqa: E402
+from edgellm.cli import (  # noqa: E402
+    ALIASES,
+    COMMANDS,
+    EXIT_CODES,
+    HINTS,
+    command_parser,
+    commands,
+    sampling,
+    settings,
+)
+from edgellm.cli.history import MAX_ENTRIES  # noqa: E402
+from edgellm.cli.show import TOPICS  # noqa: E402
 from edgellm.core import env  # noqa: E402
 from edgellm.core.errors import GGUFError  # noqa: E402
 from edgellm.gguf.dequantize import dequantize  # noqa: E402
@@ -56,14 +67,40 @@ def cli_page() -> str:
         "`edgellm COMMAND [MODEL] [options]`. MODEL is the path of a GGUF file or of a folder with one in it, or a\n"
         "name that `edgellm list` shows; without one the starter model is used, and fetched the first time. Options\n"
         "may stand anywhere and are never abbreviated.\n\n"
-        "Tokens and results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed\n"
-        "(the reason is on standard error), 2 wrong usage (a base model in `chat` included), 130 interrupted.\n\n"
+        "Tokens and results go to standard output, everything else to standard error; progress bars are drawn on\n"
+        "terminals only. In a pipe or a file an answer is what the model wrote, byte for byte; on a terminal words\n"
+        "are wrapped, Markdown is shown, and control characters are made visible.\n\n"
     ]
+    parts.append(table(("exit code", "meaning"), [(str(code), text) for code, text in EXIT_CODES.items()]) + "\n")
     parts.append(table(("command", "does"), [(f"[`{n}`](#edgellm-{n})", c.help) for n, c in COMMANDS.items()]))
     for name in COMMANDS:
         parts.append(_command(name))
+        if name == "chat":
+            parts.append(_slash_commands())
+    parts.append("\n## Options of other programs\n\nWhat to do instead, said where one of these is used.\n\n")
+    parts.append(table(("option", "instead"), [(f"`{'`, `'.join(o.split())}`", text) for text, o in HINTS.items()]))
     parts.append("\n## Environment\n\nAn empty variable counts as unset.\n\n")
-    parts.append(table(("variable", "meaning"), [(f"`{v.name}`", v.help) for v in env.VARIABLES]))
+    variables = [*env.VARIABLES, *settings.VARIABLES]
+    parts.append(table(("variable", "meaning"), [(f"`{v.name}`", v.help) for v in variables]))
+    return "".join(parts)
+
+
+def _slash_commands() -> str:
+    """The commands of the chat, and its keys."""
+    parts = [
+        "\nThree quotes begin a message of several lines and end it; a backslash at the end of a line continues it; a\n"
+        "paste of several lines is one message. What is typed is kept in `history.jsonl` of EDGELLM_STATE (the newest\n"
+        f"{MAX_ENTRIES} entries; not what begins with a blank), saved conversations in `sessions`, as JSON.\n\n"
+    ]
+    rows = [(", ".join(f"`{f'{n} {c.usage}'.strip()}`" for n in c.names), c.help) for c in commands.COMMANDS]
+    parts.append(table(("in the chat", "does"), rows))
+    rows = [(f"`/set {f'{s.name} {s.usage}'.strip()}`", s.help) for s in commands.SETTINGS]
+    parts.append("\n" + table(("setting", "does"), rows))
+    rows = [(f"`{'`, `'.join(o.words)}`", o.described) for o in sampling.OPTIONS]
+    parts.append("\n" + table(("parameter", "meaning"), rows))
+    topics = [(f"`/show {name}`", (show.__doc__ or "").strip()) for name, show in TOPICS.items()]
+    parts.append("\n" + table(("topic", "shows"), topics))
+    parts.append("\n" + table(("key", "does"), list(commands.SHORTCUTS)))
     return "".join(parts)
 
 
@@ -85,6 +122,12 @@ def _command(name: str) -> str:
         if rows:
             title = {"positional arguments": "argument", "options": "option"}.get(group.title or "", group.title or "")
             text += "\n" + table((title, "meaning"), rows)
+    shape: dict[str, str] | None = getattr(
+        importlib.import_module(f"edgellm.cli.{COMMANDS[name].module}"), "JSON", None
+    )
+    if shape is not None:
+        each = "a list of objects" if name == "bench" else "an object"
+        text += f"\n`--json` prints {each}:\n\n" + table(("key", "value"), [(f"`{k}`", v) for k, v in shape.items()])
     return text
 
 

@@ -10,7 +10,7 @@ import difflib
 import os
 import sys
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from edgellm.core import env, log
 from edgellm.core.errors import ConfigError, EdgeLLMError
@@ -35,8 +35,35 @@ COMMANDS = {
     "list": Command("listing", "list the models on this machine and in the catalogue (also: ls)", "[options]"),
     "rm": Command("rm", "delete a downloaded model", "MODEL ..."),
     "tokenize": Command("tokenize", "show the tokens of a text", "[MODEL] [TEXT ...] [options]"),
+    "completion": Command("completion", "print what makes a shell complete edgellm's commands", "SHELL"),
 }
 ALIASES = {"show": "inspect", "ls": "list"}
+
+EXIT_CODES = {
+    0: "done",
+    1: "failed: the reason is on standard error; of `inspect --verify`: something is damaged; of a chat on a pipe: a "
+    "message could not be answered",
+    2: "wrong usage, a wrong variable in the environment, a base model where a chat model is needed",
+    130: "interrupted (Ctrl-C)",
+}
+
+HINTS = {
+    "models are computed by the CPU in this release: leave it out": "-ngl --gpu-layers --n-gpu-layers -dev --device "
+    "-sm --split-mode -ts --tensor-split -mg --main-gpu -nkvo --no-kv-offload",
+    "`--weights mmap` runs from the file, `--weights tiles` repacks it": "--mmap --no-mmap --mlock -lm --load-mode "
+    "--repack -nr --no-repack",
+    "attention never stores its scores: leave it out": "-fa --flash-attn",
+    "chat templates are always used, but with `run --raw`: leave it out": "--jinja --no-jinja",
+    "`edgellm chat` is the conversation": "-cnv --conversation -i --interactive -if --interactive-first",
+    "`edgellm run` answers once; `--raw` leaves out the chat template": "-no-cnv --no-conversation -st --single-turn",
+    "write `USER/NAME:QUANT` after -hf": "-hff --hf-file",
+    "the token is read from HF_TOKEN": "-hft --hf-token",
+    "every answer ends when the process does: leave it out": "--keepalive",
+    "answers cannot be constrained in this release": "--format --grammar --grammar-file -j --json-schema",
+    "only the answer is printed: leave it out": "--no-display-prompt",
+    "`EDGELLM_LOG=debug` shows more": "-lv --log-verbosity --log-file",
+}
+"""What to do instead of options that people bring along from llama.cpp and Ollama."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,8 +80,28 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where to look; exit with 2."""
+        """Say what is wrong, what may have been meant and where to look; exit with 2."""
+        found = message.partition("unrecognized arguments: ")[2]
+        unknown = next((word.partition("=")[0] for word in found.split() if word.startswith("-")), "")
+        if unknown:
+            message += self._instead(unknown)
         self.exit(2, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """argparse would read "-ngl" as -n with the value "gl": only a number may follow a letter without a blank."""
+        found: list[Any] = super()._get_option_tuples(option_string)
+        if option_string.startswith("--"):
+            return found
+        return [t for t in found if t[1] == option_string[:2] and option_string[2:].lstrip("-").isdigit()]
+
+    def _instead(self, unknown: str) -> str:
+        """What may be meant by an option that does not exist."""
+        for text, options in HINTS.items():
+            if unknown in options.split():
+                return f"\n{unknown}: {text}"
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        near = difflib.get_close_matches(unknown, known, n=1, cutoff=0.6) if len(unknown) > 2 else []
+        return f"; did you mean {near[0]}?" if near else ""
 
 
 def top_parser() -> Parser:

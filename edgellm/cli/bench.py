@@ -22,6 +22,16 @@ from edgellm.engine.request import Done, Event, Request
 
 MAX_NUMBER = 1 << 20
 
+JSON = {
+    "test": "ppN, tgN or nplN, with @dN behind it at a depth",
+    "tokens_per_second": "median over the repetitions",
+    "stddev": "of tokens_per_second over the repetitions",
+    "gb_per_second": "bytes of weights times passes over them",
+    "n_threads": "threads that compute",
+    "isa": "instruction set level",
+}
+"""The keys of each object of the list."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `edgellm bench`."""
@@ -47,8 +57,13 @@ class Case:
 
     @property
     def n_ctx(self) -> int:
-        """Context that one sequence needs: a first token is read or generated before the clock starts."""
-        return max(1, self.depth + self.n_prompt) + self.n_gen + 1
+        """Context that one sequence needs: a first token is generated before the clock of a generation starts."""
+        return self.length + self.n_gen + 1
+
+    @property
+    def length(self) -> int:
+        """Tokens that are read. Two at least before a generation: a lone token would be a step of it."""
+        return max(2 if self.n_gen else 1, self.depth + self.n_prompt)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,9 +138,8 @@ def _seconds(loaded: Loaded, case: Case) -> tuple[float, int]:
     """(time, tokens) of the measured part of one run: the prompt after `depth`, or what is generated once every
     sequence has its first token."""
     params = SamplingParams(temperature=0.0, max_tokens=max(1, case.n_gen + 1)).resolved({})
-    length = max(1, case.depth + case.n_prompt)
     step = 7919  # a prime: consecutive tokens differ and stay inside any vocabulary
-    prompts = [[(s + i * step) % loaded.plan.n_vocab for i in range(length)] for s in range(case.n_seqs)]
+    prompts = [[(s + i * step) % loaded.plan.n_vocab for i in range(case.length)] for s in range(case.n_seqs)]
     events: SimpleQueue[Event] = SimpleQueue()  # one for all: the order of arrival counts
     requests = [Request(prompt, params, seed=0, stream=case.n_seqs > 1, events=events) for prompt in prompts]
     for request in requests:

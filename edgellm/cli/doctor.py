@@ -19,6 +19,30 @@ from edgellm.core.errors import ConfigError
 from edgellm.core.version import NUMERICS_VERSION, __version__
 from edgellm.engine.loader import largest_tiled
 
+JSON = {
+    "version": "of edgellm",
+    "numerics_version": "changes whenever any result changes",
+    "python": "version of Python",
+    "system": "operating system and machine",
+    "cpu": "name of the processor",
+    "logical_cpus": "logical processors",
+    "physical_cores": "physical cores",
+    "affinity_cpus": "processors this process may run on; null where the system does not say",
+    "memory_total": "bytes",
+    "memory_available": "bytes",
+    "largest_model_tiles": "bytes of weights up to which they are repacked for speed",
+    "native": "whether the native library can be used",
+    "native_library": "its path",
+    "native_why_not": "why it cannot be used, or empty",
+    "isa": "level in use; null where the one asked for cannot be used",
+    "settings": "object: environment variables that are set, secrets left out",
+    "isa_levels": "list of name, usable, why_not (with a native library, like the following keys)",
+    "default_threads": "threads that would be chosen",
+    "n_threads": "threads that are used: EDGELLM_THREADS, else the former",
+    "bandwidth": "bytes per second read (not with --no-measure, like the following key)",
+    "int8_rate": "int8 multiply-adds per second",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `edgellm doctor`."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgellm import hub
 from edgellm.cli.progress import Bars
-from edgellm.core.config import SamplingParams
-from edgellm.core.errors import ConfigError, RequestError
+from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgellm.llm import LLM
@@ -24,7 +21,15 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """[MODEL] or -m MODEL."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="path or catalogue name (default: the starter model)")
     parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the model, as an option")
+    parser.add_argument(
+        "-hf", "--hf-repo", dest="model_flag", type=hugging_face, metavar="REPO", help="the same: USER/NAME[:QUANT]"
+    )
     parser.add_argument("--offline", action="store_true", help="never use the network")
+
+
+def hugging_face(text: str) -> str:
+    """The model's name for a repository on Hugging Face."""
+    return text if text.lower().startswith(("hf:", "http:", "https:", "hf.co/")) else f"hf:{text}"
 
 
 def add_compute(group: argparse._ActionsContainer) -> None:
@@ -54,40 +59,31 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-strict", action="store_true", help="open files with unknown metadata, with a warning")
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """How tokens are chosen; unset = the model's own default, else llama.cpp's."""
-    group = parser.add_argument_group("sampling options")
-    group.add_argument("-n", "--predict", "--n-predict", type=int, metavar="N", help="most tokens (-1: until done)")
-    group.add_argument("--temp", "--temperature", type=float, metavar="T", help="temperature; 0 = greedy (0.8)")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest; 0 = all (40)")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest set of probability P (0.95)")
-    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest (0.05)")
-    group.add_argument("--repeat-penalty", type=float, metavar="X", help="penalise recent tokens; 1 = off (1)")
-    group.add_argument("--repeat-last-n", type=int, metavar="N", help="how many recent tokens count; -1 = all (64)")
-    group.add_argument("--presence-penalty", type=float, metavar="X", help="subtracted from tokens seen (0)")
-    group.add_argument("--frequency-penalty", type=float, metavar="X", help="subtracted for each occurrence (0)")
-    group.add_argument("-s", "--seed", type=int, metavar="N", help="seed; -1 = another one each time (-1)")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer here (repeatable)")
+def add_display(parser: argparse.ArgumentParser) -> None:
+    """How answers look; none of it matters where they do not go to a terminal."""
+    group = parser.add_argument_group("display options")
+    group.add_argument("-v", "--verbose", action="store_true", help="print timings and the seed after each answer")
+    group.add_argument("--show-timings", action="store_true", dest="verbose", help="the same")
+    group.add_argument("--no-markdown", action="store_true", help="show the text as the model writes it")
+    group.add_argument("--no-wordwrap", "--nowordwrap", action="store_true", help="leave line breaks to the terminal")
+    group.add_argument(
+        "--simple-io", action="store_true", help="plain lines in and out: no editing, no colours, no Markdown"
+    )
 
 
-def sampling(args: argparse.Namespace) -> SamplingParams:
-    """The sampling options that were given. Raises ConfigError, before a model is opened."""
-    try:
-        return SamplingParams(
-            temperature=args.temp,
-            top_k=args.top_k,
-            top_p=args.top_p,
-            min_p=args.min_p,
-            repeat_penalty=args.repeat_penalty,
-            repeat_last_n=args.repeat_last_n,
-            presence_penalty=args.presence_penalty,
-            frequency_penalty=args.frequency_penalty,
-            seed=None if args.seed == -1 else args.seed,
-            max_tokens=None if args.predict == -1 else args.predict,
-            stop=tuple(args.stop),
-        )
-    except RequestError as e:
-        raise ConfigError(str(e)) from None
+def add_system(parser: argparse.ArgumentParser) -> None:
+    """The system message."""
+    parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message")
+    parser.add_argument("-sysf", "--system-prompt-file", metavar="FILE", help="read the system message from a file")
+
+
+def system_prompt(args: argparse.Namespace) -> str | None:
+    """The system message that was given. Raises ConfigError."""
+    if args.system_prompt_file is None:
+        return None if args.system_prompt is None else str(args.system_prompt)
+    if args.system_prompt is not None:
+        raise ConfigError("give the system message once: with -sys or with -sysf")
+    return read_text(args.system_prompt_file)
 
 
 def ubatch(args: argparse.Namespace) -> int:
@@ -118,14 +114,13 @@ def find(args: argparse.Namespace) -> hub.ResolvedModel:
         return hub.resolve(model_name(args), offline=args.offline, progress=bars.download)
 
 
-@contextmanager
-def open_llm(args: argparse.Namespace) -> Iterator[LLM]:
-    """Find and open the model; closes it afterwards."""
+def open_llm(args: argparse.Namespace) -> LLM:
+    """Find and open the model; the caller closes it."""
     from edgellm.llm import LLM
 
     path = find(args).path
     with Bars() as bars:
-        llm = LLM(
+        return LLM(
             path,
             n_ctx=args.ctx_size or None,
             n_threads=args.threads,
@@ -137,22 +132,27 @@ def open_llm(args: argparse.Namespace) -> Iterator[LLM]:
             n_batch=ubatch(args),
             progress=bars.load,
         )
-    with llm:
-        yield llm
 
 
-def read_text(path: str) -> str:
-    """A text file without its last line break, as a prompt. Raises ConfigError."""
+def read_text(path: str, *, whole: bool = False) -> str:
+    """A text file as a prompt: without its last line break, unless it is wanted whole. Raises ConfigError."""
     try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, ValueError) as e:
+        with open(Path(path).expanduser(), encoding="utf-8", newline="" if whole else None) as file:
+            text = file.read()
+        return text if whole else text.removesuffix("\n")
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror or e}") from None
+    except (ValueError, RuntimeError) as e:
         raise ConfigError(f"cannot read {path}: {e}") from None
 
 
-def read_stdin() -> str:
-    """Everything piped in, without its last line break. Raises ConfigError where it is not text."""
+def read_stdin(*, whole: bool = False) -> str:
+    """Everything piped in, without its last line break unless it is wanted whole. ConfigError if it is not text."""
+    if sys.stdin is None:
+        return ""
     try:
-        return sys.stdin.read().removesuffix("\n")
+        text = sys.stdin.read()
+        return text if whole else text.removesuffix("\n")
     except UnicodeDecodeError as e:
         raise ConfigError(f"what was piped in is not text in {e.encoding}: {e.reason} at byte {e.start}") from None
 
@@ -162,12 +162,16 @@ def on_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def base_text(name: str) -> str:
+    """Why a base model cannot chat, and what to do instead."""
+    return (
+        f"{name} is a base model: it continues text and was not trained to answer.\n"
+        f"  continue a text:    edgellm run --raw {name} 'Once upon a time'\n"
+        f"  chat with a model:  edgellm chat {hub.default_model()}"
+    )
+
+
 def refuse_base(name: str) -> int:
     """Explain why a base model cannot chat; the exit code."""
-    print(
-        f"edgellm: {name} is a base model: it continues text and was not trained to answer.\n"
-        f"  continue a text:    edgellm run --raw {name} 'Once upon a time'\n"
-        f"  chat with a model:  edgellm chat {hub.default_model()}",
-        file=sys.stderr,
-    )
+    print(f"edgellm: {base_text(name)}", file=sys.stderr)
     return 2

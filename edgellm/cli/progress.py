@@ -32,6 +32,11 @@ class Bars:
         columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._update(label, done, total, columns, transient=False)
 
+    def work(self, done: int, total: int, label: str) -> None:
+        """`done` of `total` bytes of something that is done on this machine: shown on a terminal only."""
+        if sys.stderr.isatty():
+            self.download(done, total, label)
+
     def load(self, stage: str, fraction: float) -> None:
         """`fraction` (0 to 1) of a stage of opening a model. A stage that begins with its end shows nothing."""
         if sys.stderr.isatty() and (fraction < 1.0 or stage in self._tasks):

@@ -1,4 +1,4 @@
-"""The chat loop: lines from a terminal or a pipe, streaming answers, and a table of slash commands.
+"""The chat: reads messages, streams answers, keeps the conversation.
 
 A conversation is a list of messages; the last one is the user's while its answer is missing (stopped before the first
 word, or failed). /regen answers it again, a new message takes its place.
@@ -6,183 +6,237 @@ word, or failed). /regen answers it again, a new message takes its place.
 
 from __future__ import annotations
 
-import difflib
+import shutil
 import sys
-from collections.abc import Callable, Generator, Iterator
+import textwrap
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgellm.cli.run import stats_line
+from edgellm.cli import commands, output, sampling
+from edgellm.cli.reader import Lines, Reader, Typed
+from edgellm.cli.session import Session
+from edgellm.cli.settings import STATE
+from edgellm.cli.stats import short_line, stats_line
 from edgellm.core.config import SamplingParams
-from edgellm.core.errors import ConfigError, ContextOverflow, EdgeLLMError
+from edgellm.core.errors import ConfigError, ContextOverflow, EdgeLLMError, TemplateError
 from edgellm.core.results import Chunk, Completion
 
 if TYPE_CHECKING:
     from edgellm.llm import LLM
 
-QUOTES = '"""'
 FULL = "the context is full: /clear starts a new conversation"
+
+MAX_COLUMNS = 100
+"""Of help that does not go to a terminal."""
+
+Opener = Callable[..., "LLM"]
+"""opener(model, ctx_size=..., threads=...) opens a model as the command line asked, but for what is given here."""
 
 
 class Repl:
-    """A conversation with one model. `commands` maps a slash command to a method that returns False to leave."""
+    """A conversation with a model, and how it is shown. `close` closes the model that is open then.
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None = None, *, verbose: bool = False) -> None:
-        self._llm, self._params, self._system, self._verbose = llm, params, system, verbose
+    parameters: fields of SamplingParams that were set. stats: "" | "short" | "long", after every answer.
+    name: of the session that was saved or loaded last. attached: texts that go before the next message.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        llm: LLM,
+        opener: Opener,
+        params: SamplingParams | None = None,
+        system: str | None = None,
+        *,
+        typed: bool = False,
+        simple: bool = False,
+    ) -> None:
+        """typed: a person types at a terminal. simple: plain lines there, no editing, no escape sequences."""
+        self.model, self._opener, self.system = model, opener, system
+        self.parameters: dict[str, Any] = sampling.given_fields(params or SamplingParams())
+        self.messages: list[dict[str, str]] = []
+        self.attached: list[str] = []
+        self.name = ""
+        self.markdown, self.wrap, self.stats = not simple, not simple, ""
+        self._typed, self._simple = typed, simple
         self._failed = False
-        self.messages: list[dict[str, Any]] = []
-        self.commands: dict[str, tuple[Callable[[str], bool], str]] = {
-            "/?": (self._help, "show this help (also /help)"),
-            "/clear": (self._clear, "forget the conversation"),
-            "/system": (self._set_system, "/system TEXT sets the system message and starts anew; alone: shows it"),
-            "/regen": (self._regen, "answer the last message again"),
-            "/bye": (self._leave, "leave (also /exit, Ctrl-D)"),
-        }
-        self._aliases = {"/help": "/?", "/exit": "/bye", "/quit": "/bye"}
+        self._metadata: Mapping[str, Any] | None = None
+        self._reader: Reader | None = None
+        self.llm = llm
 
-    def loop(self) -> int:
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def loop(self, *, store: bool = True) -> int:
         """Read and answer until the end. The exit code: 1 when messages came from a pipe and one could not be
-        answered."""
-        typed = sys.stdin is not None and sys.stdin.isatty()
-        with closing(self._typed_lines() if typed else self._piped_lines()) as lines:
-            for text in self._messages(lines):
-                if text.startswith("/") and "\n" not in text:
-                    if not self.command(text):
-                        break
-                else:
-                    self.ask(text)
-        return 1 if self._failed and not typed else 0
-
-    def command(self, text: str) -> bool:
-        """Run a slash command; False to leave."""
-        word, _, rest = text.partition(" ")
-        found = self.commands.get(self._aliases.get(word, word))
-        if found is None:
-            near = difflib.get_close_matches(word, [*self.commands, *self._aliases], n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; /? lists the commands"
-            self._say(f"unknown command {word}{hint}")
-            return True
-        return found[0](rest.strip())
+        answered. store: keep what is typed for the next time."""
+        self._reader = self._new_reader()
+        self._reader.keep_history(store)
+        with closing(self._reader.messages()) as messages:
+            for message in messages:
+                if not message.command:
+                    self.ask(message.text)
+                elif not commands.run(self, message.text):
+                    break
+        return 1 if self._failed and not self._typed else 0
 
     def ask(self, text: str) -> None:
         """Send a message and stream the answer; Ctrl-C stops the answer and keeps what was said."""
         if self.messages and self.messages[-1]["role"] == "user":
             self.messages.pop()
+        text = "\n\n".join([*self.attached, text])
+        self.attached.clear()
         self.messages.append({"role": "user", "content": text})
-        self._answer()
+        self.answer()
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Stream an answer to the conversation as it is, and add it."""
         said: list[str] = []
         done: Completion | None = None
         try:
             done = self._stream(said)
         except KeyboardInterrupt:
-            self._break_line(said)
-            self._say("[stopped]")
+            self.say("[stopped]")
         except EdgeLLMError as e:
             self._failed = True
-            self._break_line(said)
-            self._say(f"edgellm: {e}")
+            self.say(f"edgellm: {e}")
             if isinstance(e, ContextOverflow) and len(self.messages) > 1:
-                self._say("/clear starts a new conversation.")
+                self.say("/clear starts a new conversation.")
         if said:
             self.messages.append({"role": "assistant", "content": "".join(said)})
         if done is not None and done.finish_reason == "length":
-            self._say(f"[{FULL}]" if done.usage.total_tokens >= self._llm.info.n_ctx else "[cut at -n tokens]")
-        if done is not None and self._verbose:
-            self._say(stats_line(done))
+            self.say(f"[{FULL}]" if done.usage.total_tokens >= self.llm.info.n_ctx else "[cut at -n tokens]")
+        if done is not None and self.stats:
+            self._whisper(stats_line(done) if self.stats == "long" else short_line(done, self.llm.info.n_ctx))
 
     def _stream(self, said: list[str]) -> Completion | None:
         """Write the answer to stdout as it comes, and its pieces to `said`."""
-        messages = [{"role": "system", "content": self._system}] if self._system else []
-        chunks = self._llm.chat([*messages, *self.messages], self._params, stream=True, on_error="raise")
+        chunks = self.llm.chat(self.prompt(), sampling.build(self.parameters), stream=True, on_error="raise")
+        answer = output.answer_to(sys.stdout, markdown=self.markdown, wrap=self.wrap, plain=self._simple)
         last: Chunk | None = None
         with closing(chunks):
-            for chunk in chunks:
-                last = chunk
-                if chunk.text:
-                    said.append(chunk.text)
-                    sys.stdout.write(chunk.text)
-                    sys.stdout.flush()
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+            try:
+                answer.wait()
+                for chunk in chunks:
+                    last = chunk
+                    if chunk.text:
+                        said.append(chunk.text)
+                        answer.write(chunk.text)
+            finally:
+                answer.close()
         return last.completion if last is not None else None
 
-    def _break_line(self, said: list[str]) -> None:
-        """End the line of an answer that broke off."""
-        if said:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+    def prompt(self) -> list[dict[str, str]]:
+        """The conversation with its system message."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.messages]
 
-    def _messages(self, lines: Iterator[str]) -> Iterator[str]:
-        """Messages and commands from lines: blank lines are passed over, three quotes enclose several lines."""
-        for line in lines:
-            text = line.strip()
-            if text.startswith(QUOTES):
-                text = text.removeprefix(QUOTES)
-                while not text.rstrip().endswith(QUOTES):
-                    following = next(lines, None)
-                    if following is None:
-                        break
-                    text += "\n" + following.rstrip("\n")
-                text = text.rstrip().removesuffix(QUOTES).strip()
-            if text:
-                yield text
+    def close(self) -> None:
+        """Close the model."""
+        self.llm.close()
 
-    def _piped_lines(self) -> Generator[str, None, None]:
-        try:
-            yield from sys.stdin or ()
-        except UnicodeDecodeError as e:
-            raise ConfigError(f"what was piped in is not text in {e.encoding}: {e.reason}") from None
+    # -- for commands ----------------------------------------------------------------------------------------------
 
-    def _typed_lines(self) -> Generator[str, None, None]:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import InMemoryHistory
-        from prompt_toolkit.output import create_output
-
-        # Where stdout is piped away the prompt still belongs on the terminal.
-        output = create_output() if sys.stdout.isatty() else create_output(stdout=sys.stderr)
-        session: PromptSession[str] = PromptSession(history=InMemoryHistory(), output=output)
-        while True:
-            try:
-                yield session.prompt(">>> ")
-            except KeyboardInterrupt:
-                continue  # clears the line, as a shell does
-            except EOFError:
-                return
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """A line for the person, which is not part of the answer."""
         print(text, file=sys.stderr)
 
-    def _help(self, _: str) -> bool:
-        for name, (_method, text) in self.commands.items():
-            self._say(f"  {name:<9} {text}")
-        self._say(f"  {QUOTES:<9} begins and ends a message of several lines")
-        self._say("  Ctrl-C    stops the answer")
-        return True
+    def say_rows(self, rows: list[tuple[str, str]]) -> None:
+        """Names and what there is to say about them, in two columns, or below each other in a narrow terminal."""
+        columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else MAX_COLUMNS
+        first = max(len(name) for name, _ in rows)
+        narrow = columns < first + 40
+        indent = " " * (4 if narrow else first + 4)
+        for name, text in rows:
+            if narrow:
+                self.say(f"  {name}")
+            lines = textwrap.wrap(text, max(columns - len(indent) - 1, 20)) or [""]
+            for i, line in enumerate(lines):
+                self.say(f"{f'  {name:<{first}}  ' if i == 0 and not narrow else indent}{line}".rstrip())
 
-    def _clear(self, _: str) -> bool:
+    def _whisper(self, text: str) -> None:
+        dim = not self._simple and output.styled_terminal(sys.stderr)
+        self.say(f"\x1b[2m{text}\x1b[0m" if dim else text)
+
+    def clear(self) -> None:
+        """Forget the conversation."""
         self.messages.clear()
-        self._say("the conversation is forgotten")
-        return True
+        self.attached.clear()
+        self.name = ""
 
-    def _set_system(self, text: str) -> bool:
-        if text:
-            self._system = text
-            self.messages.clear()
-            self._say("system message set; the conversation starts anew")
-        else:
-            self._say(self._system or "no system message is set")
-        return True
+    def edit(self, text: str) -> None:
+        """Let the next prompt begin with this text, where it can be edited."""
+        if self._reader is not None:
+            self._reader.preset = text
 
-    def _regen(self, _: str) -> bool:
-        if self.messages and self.messages[-1]["role"] == "assistant":
-            self.messages.pop()
+    def keep_history(self, keep: bool) -> bool:
+        """Begin or stop storing what is typed; whether it is stored now."""
+        return self._reader is not None and self._reader.keep_history(keep)
+
+    def set_parameter(self, field: str, value: Any) -> None:
+        """Change a sampling parameter. ConfigError for a value that cannot be honoured; nothing changes then."""
+        self.parameters = sampling.given_fields(sampling.build({**self.parameters, field: value}))
+
+    def open(self, model: str, **changed: Any) -> None:
+        """Open a model in place of the one that is open; when that fails, the old one stays."""
+        llm = self._opener(model, **changed)
+        if llm.is_base:
+            llm.close()
+            raise TemplateError(f"{model} is a base model: it was not trained to answer; choose another")
+        self.llm.close()
+        self.llm, self.model, self._metadata = llm, model, None
+
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the model's file."""
+        if self._metadata is None:
+            from edgellm.gguf.reader import GGUFFile
+
+            with GGUFFile(self.llm.info.path) as file:
+                self._metadata = dict(file.metadata)
+        return self._metadata
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the open model."""
+        return self.llm.info.fingerprint
+
+    def count(self, text: str) -> int | None:
+        """Tokens of a text, None where the model cannot say."""
+        try:
+            return len(self.llm.tokenize(text, add_special=False))
+        except EdgeLLMError:
+            return None
+
+    def used(self) -> int | None:
+        """Tokens of the conversation, None where the template refuses it."""
         if not self.messages:
-            self._say("there is nothing to answer yet")
-        else:
-            self._answer()
-        return True
+            return 0
+        try:
+            return len(self.llm.chat_tokens(self.prompt()))
+        except EdgeLLMError:
+            return None
 
-    def _leave(self, _: str) -> bool:
-        return False
+    def to_session(self) -> Session:
+        """The conversation, to be saved."""
+        path = Path(self.model)
+        model = str(path.resolve()) if path.exists() else self.model
+        return Session(model, self.system, self.parameters, list(self.messages), self.fingerprint)
+
+    def from_session(self, session: Session) -> None:
+        """Go on with a saved conversation."""
+        self.clear()
+        self.system, self.parameters = session.system, dict(session.parameters)
+        self.messages.extend(session.messages)
+
+    # -- input -----------------------------------------------------------------------------------------------------
+
+    def _new_reader(self) -> Reader:
+        if not self._typed:
+            return Lines()
+        if self._simple:
+            return Lines(prompt=True)
+        try:
+            history = STATE.get() / "history.jsonl"
+        except ConfigError:
+            history = None
+        return Typed(history, commands.complete, self.say)

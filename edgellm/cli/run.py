@@ -6,13 +6,27 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict
 
 from edgellm import hub
-from edgellm.cli import options
+from edgellm.cli import options, sampling
+from edgellm.cli.output import answer_to
+from edgellm.cli.stats import stats_line
 from edgellm.core.errors import ConfigError
 from edgellm.core.results import Chunk, Completion
+
+JSON = {
+    "text": "the answer",
+    "token_ids": "its tokens, the one that ended it included",
+    "finish_reason": "stop, length, cancelled or error",
+    "stop": "the stop string that ended it, or null",
+    "usage": "object: prompt_tokens, completion_tokens, cached_tokens, total_tokens",
+    "timings": "object, in seconds: queue, prefill, decode, first_token",
+    "seed": "gives the same answer again, together with the fingerprint",
+    "fingerprint": "numerics version, hash of the model, type of the KV cache",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the prompt (with -m MODEL: all arguments)")
     parser.add_argument("-p", "--prompt", dest="prompt_flag", metavar="TEXT", help="the prompt, as an option")
     parser.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file")
-    parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message")
+    options.add_system(parser)
     parser.add_argument("--raw", action="store_true", help="continue the text itself, without the chat template")
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print timings and the seed to stderr")
+    options.add_display(parser)
     options.add_engine(parser)
-    options.add_sampling(parser)
+    sampling.add_arguments(parser)
 
 
 def read_prompt(args: argparse.Namespace) -> str | None:
@@ -46,8 +60,8 @@ def read_prompt(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    params = options.sampling(args)
-    if args.raw and args.system_prompt:
+    params, system = sampling.from_arguments(args), options.system_prompt(args)
+    if args.raw and system:
         raise ConfigError("--raw uses no chat template, and so no system message: leave out -sys")
     _refuse_prompt_as_model(args)
     prompt = read_prompt(args)
@@ -63,27 +77,36 @@ def run(args: argparse.Namespace) -> int:
         if args.raw:
             chunks = llm.generate(prompt, params, stream=True, on_error="raise")
         else:
-            messages = [{"role": "system", "content": args.system_prompt}] if args.system_prompt else []
+            messages = [{"role": "system", "content": system}] if system else []
             messages.append({"role": "user", "content": prompt})
             chunks = llm.chat(messages, params, stream=True, on_error="raise")
-        last: Chunk | None = None
-        with closing(chunks):
-            try:
-                for chunk in chunks:
-                    last = chunk
-                    if not args.json:
-                        sys.stdout.write(chunk.text)
-                        sys.stdout.flush()
-            finally:
-                if not args.json and last is not None:
-                    sys.stdout.write("\n")
-                    sys.stdout.flush()
-        if last is not None and last.completion is not None:
-            if args.json:
-                print(json.dumps(to_json(last.completion)))
-            if args.verbose:
-                print(stats_line(last.completion), file=sys.stderr)
+        completion = _print(chunks, args)
+    if completion is not None and args.json:
+        print(json.dumps(to_json(completion)))
+    if completion is not None and args.verbose:
+        print(stats_line(completion), file=sys.stderr)
     return 0
+
+
+def _print(chunks: Generator[Chunk, None, None], args: argparse.Namespace) -> Completion | None:
+    """The answer to stdout as it comes, unless it is wanted as JSON."""
+    answer = None
+    last: Chunk | None = None
+    with closing(chunks):
+        try:
+            for chunk in chunks:
+                last = chunk
+                if not args.json:
+                    if answer is None:
+                        markdown = not (args.raw or args.no_markdown)
+                        answer = answer_to(
+                            sys.stdout, markdown=markdown, wrap=not args.no_wordwrap, plain=args.simple_io
+                        )
+                    answer.write(chunk.text)
+        finally:
+            if answer is not None:
+                answer.close()
+    return last.completion if last is not None else None
 
 
 def to_json(c: Completion) -> dict[str, object]:
@@ -98,17 +121,6 @@ def to_json(c: Completion) -> dict[str, object]:
         "seed": c.seed,
         "fingerprint": c.fingerprint,
     }
-
-
-def stats_line(c: Completion) -> str:
-    """One line of figures about a completion."""
-    u, t = c.usage, c.timings
-    decode = (u.completion_tokens - 1) / t.decode if t.decode > 0 and u.completion_tokens > 1 else 0.0
-    prefill = u.prompt_tokens / t.prefill if t.prefill > 0 else 0.0
-    return (
-        f"[prompt {u.prompt_tokens} tokens, {prefill:.0f} t/s · answer {u.completion_tokens} tokens, {decode:.0f} t/s"
-        f" · first token {t.first_token * 1e3:.0f} ms · seed {c.seed} · {c.finish_reason}]"
-    )
 
 
 def _refuse_prompt_as_model(args: argparse.Namespace) -> None:

@@ -53,6 +53,7 @@ def _clean_log() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _own_machine(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clean_environment.setenv("EDGELLM_CACHE", str(tmp_path / "cache"))
+    clean_environment.setenv("EDGELLM_STATE", str(tmp_path / "state"))
     clean_environment.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -97,7 +98,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), **more}
+    path = os.pathsep.join([str(REPOSITORY / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def command(*argv: str, answers: tuple[str, ...] = ("Hello.",), pace: float = 0.0) -> list[str]:

