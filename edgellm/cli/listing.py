@@ -1,4 +1,4 @@
-"""List the models on this machine and those the catalogue offers."""
+"""List the models on this machine, whoever downloaded them, and those the catalogue offers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import argparse
 import json
 
 from edgellm import hub
+
+JSON = {
+    "local": "list of models on this machine: name, path (of the first file), size in bytes, origin (edgellm, Hugging "
+    "Face, LM Studio, llama.cpp or Ollama), repo (on Hugging Face, or null), license (or null), modified (UTC)",
+    "catalog": "list of models that the catalogue offers and that are not here: name, size, license",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +24,27 @@ def run(args: argparse.Namespace) -> int:
     local = hub.list_local()
     offered = [e for e in hub.catalog() if e.name not in {m.name for m in local}]
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "local": [{"name": m.name, "path": str(m.path), "size": m.size} for m in local],
-                    "catalog": [{"name": e.name, "size": e.size, "license": e.license} for e in offered],
-                }
-            )
-        )
+        print(json.dumps({"local": [_local(m) for m in local], "catalog": [_offer(e) for e in offered]}))
         return 0
+    width = max([24, *(len(m.name) for m in local)])
     for m in local:
-        print(f"{m.name:<24} {m.size / 1e6:>9.1f} MB  {m.path}")
+        print(f"{m.name:<{width}} {m.size / 1e6:>9.1f} MB  {m.origin:<12}  {m.path}")
     for e in offered:
-        print(f"{e.name:<24} {e.size / 1e6:>9.1f} MB  not downloaded ({e.license})")
+        print(f"{e.name:<{width}} {e.size / 1e6:>9.1f} MB  not downloaded ({e.license})")
     return 0
+
+
+def _local(m: hub.LocalModel) -> dict[str, object]:
+    return {
+        "name": m.name,
+        "path": str(m.path),
+        "size": m.size,
+        "origin": m.origin,
+        "repo": m.repo,
+        "license": m.license or None,
+        "modified": m.modified.isoformat(timespec="seconds"),
+    }
+
+
+def _offer(e: hub.CatalogEntry) -> dict[str, object]:
+    return {"name": e.name, "size": e.size, "license": e.license}

