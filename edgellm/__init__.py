@@ -27,7 +27,7 @@ from edgellm.core.errors import (
     TokenizerError,
     UnsupportedModel,
 )
-from edgellm.core.results import Choice, Chunk, Completion, Timings, Usage
+from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
 from edgellm.core.version import NUMERICS_VERSION as numerics_version
 from edgellm.core.version import __version__
 
@@ -63,6 +63,7 @@ __all__ = [
     "EngineError",
     "GGUFError",
     "GGUFFile",
+    "Logprobs",
     "ModelError",
     "ModelNotFound",
     "NativeError",
@@ -71,6 +72,7 @@ __all__ = [
     "SamplingParams",
     "TemplateError",
     "Timings",
+    "TokenLogprob",
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModel",

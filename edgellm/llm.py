@@ -25,10 +25,11 @@ from edgellm.core.errors import (
     RequestError,
     TemplateError,
 )
-from edgellm.core.results import Choice, Chunk, Completion, Timings, Usage
+from edgellm.core.results import Chunk, Completion
 from edgellm.core.types import F32
 from edgellm.engine.info import LLMInfo, describe
 from edgellm.engine.loader import Loaded, OpenOptions, open_model
+from edgellm.engine.report import LogprobText, completion_of
 from edgellm.engine.request import Delta, Done, Event, Request
 from edgellm.hub import resolve
 
@@ -36,6 +37,9 @@ Prompt = str | list[int]
 Message = dict[str, Any]
 
 MAX_CHOICES = 256
+NAMED_PROMPTS = 20
+"""Prompts that one error names at most."""
+
 COUNTED_CHARS = 1 << 16
 """Texts up to this length are always tokenised, so that an overflow names the exact count."""
 
@@ -150,7 +154,8 @@ class LLM:
         stream=True (one prompt): a generator of Chunk; the work starts when it is first read, and leaving it early
         stops the work within a step. An empty list is a list of no prompts.
         n: answers per prompt. on_error: "return" a run-time failure as Completion.error, or "raise" it.
-        All inputs are checked before work starts: RequestError, ContextOverflow, TypeError.
+        All inputs are checked before work starts: RequestError, ContextOverflow, TypeError; where several prompts of a
+        list are wrong, one RequestError that names them.
         """
         resolved = self._options(params, sampling, n, on_error)
         if isinstance(prompts, str) or (_is_ids(prompts) and len(prompts)):
@@ -160,7 +165,18 @@ class LLM:
             raise TypeError(f"prompts must be text, token ids or a list of them, found {type(prompts).__name__}")
         if stream:
             raise RequestError("stream=True takes one prompt; use one call a prompt")
-        prompt_ids = [self._prompt_ids(p, f"prompts[{i}]") for i, p in enumerate(prompts)]
+        prompt_ids: list[list[int]] = []
+        wrong: list[RequestError | TypeError] = []
+        for i, p in enumerate(prompts):
+            name = f"prompts[{i}]"
+            try:
+                prompt_ids.append(self._prompt_ids(p, name))
+            except (RequestError, TypeError) as e:
+                if not str(e).startswith(name):
+                    e.args = (f"{name}: {e}",)
+                wrong.append(e)
+        if wrong:
+            raise _all_of(wrong, len(prompts))
         return self._run([self._request(ids, resolved, n, False) for ids in prompt_ids], on_error)
 
     @overload
@@ -309,9 +325,14 @@ class LLM:
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CHOICES:
             raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r}")
         last = self._loaded.plan.n_vocab - 1
-        for token in chosen.logit_bias:
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+            token = max(getattr(chosen, name) or (0,))
             if token > last:
-                raise RequestError(f"logit_bias names token {token}, the vocabulary ends at {last}")
+                raise RequestError(f"{name} names token {token}, the vocabulary ends at {last}")
+        if chosen.dry_multiplier and chosen.dry_sequence_breakers != () and not self._loaded.tokenizer.usable:
+            raise RequestError(
+                "dry_sequence_breakers need a vocabulary, which this file lacks: pass dry_sequence_breakers=()"
+            )
         return chosen
 
     def _prompt_ids(self, prompt: object, name: str = "") -> list[int]:
@@ -389,6 +410,12 @@ class LLM:
         self._check_alive()
         self._loaded.engine.submit(request)
         event: Event | None = None
+        texts = [LogprobText(self._loaded.tokenizer) for _ in range(request.n)]
+
+        def chunk(d: Delta, completion: Completion | None = None) -> Chunk:
+            logprobs = None if d.logprobs is None else texts[d.index].add(d.logprobs)
+            return Chunk(d.text, d.tokens, d.index, d.finish_reason, completion, logprobs)
+
         try:
             last = Delta(0, "", [], "error")
             n_ended = 0
@@ -398,34 +425,26 @@ class LLM:
                     if n_ended == request.n:
                         last = event  # waits for Done, so that it can carry the completion
                         continue
-                yield Chunk(event.text, event.tokens, event.index, event.finish_reason)
+                yield chunk(event)
             if event.error is not None and on_error == "raise":
                 raise event.error
-            yield Chunk(last.text, last.tokens, last.index, last.finish_reason, self._completion(request))
+            yield chunk(last, self._completion(request))
         finally:
             if not isinstance(event, Done):
                 self._loaded.engine.cancel(request)
 
     def _completion(self, request: Request) -> Completion:
-        n_prompt = len(request.prompt)
-        choices = [
-            Choice(s.index, "".join(s.text), s.tokens[n_prompt:], s.finish_reason or "error", s.stops.matched)
-            for s in request.sequences
-        ] or [Choice(0, "", [], "error")]
-        first = request.first_token or request.finished
-        return Completion(
-            choices=choices,
-            usage=Usage(n_prompt, sum(len(c.token_ids) for c in choices)),
-            timings=Timings(
-                queue=max(0.0, request.started - request.submitted),
-                prefill=max(0.0, first - request.started),
-                decode=max(0.0, request.finished - first),
-                first_token=max(0.0, first - request.submitted),
-            ),
-            seed=request.seed,
-            fingerprint=self._loaded.fingerprint,
-            error=request.error,
-        )
+        return completion_of(request, self._loaded.tokenizer, self._loaded.fingerprint)
+
+
+def _all_of(wrong: list[RequestError | TypeError], n: int) -> RequestError | TypeError:
+    """One error for all that is wrong with a list of n prompts."""
+    if len(wrong) == 1:
+        return wrong[0]
+    shown = [str(e) for e in wrong[:NAMED_PROMPTS]]
+    if len(wrong) > NAMED_PROMPTS:
+        shown.append(f"and {len(wrong) - NAMED_PROMPTS} more")
+    return RequestError(f"{len(wrong)} of {n} prompts cannot be used: " + "; ".join(shown))
 
 
 def _is_ids(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:

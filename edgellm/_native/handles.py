@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
-from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Pick, RunOutput, StepOutput
+from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
@@ -177,6 +177,7 @@ class Engine:
         self._run_spec.size = ffi.sizeof("el_run_spec")
         self._run_spec.picks, self._run_spec.halt = self._c_picks, self._halt
         self._run_spec.tokens = self._run_tokens
+        self._set_edit_room()
 
     def step(self, batch: Batch) -> StepOutput:
         """Compute one step.
@@ -226,14 +227,47 @@ class Engine:
             spec.n_ends, spec.ends = len(ends), self._c_ends
         spec.n_steps = n_steps
         c_picks = self._c_picks
+        kept: list[_Kept] = []
         for s, pick in enumerate(picks):
             p = c_picks[s]
-            p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.choice, p.n_generated = pick
+            p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.choice, p.n_generated, edits = pick
+            if edits is None:
+                p.edits = ffi.NULL
+            else:
+                kept.append(self._kept(edits, n_steps))
+                p.edits = kept[-1].c
+        if kept and (need := sum([k.most + k.c.n_seen + n_steps for k in kept])) > self._edits.room:
+            self._edits = _Edits(2 * need)
+            self._set_edit_room()
         code = self._lib.el_run(pointer, self._batch, spec, self._out, self._n_done, self._err)
         if code:
+            for k in kept:
+                k.n = -1
             self._raise(code)
-        tokens = _unpack(self._run_tokens, self._n_done[0] * n_seqs)
+        n_done = self._n_done[0]
+        for k in kept:
+            k.n += n_done
+        tokens = _unpack(self._run_tokens, n_done * n_seqs)
         return RunOutput([tokens[s::n_seqs] for s in range(n_seqs)], _unpack(self._status, n_seqs))
+
+    def _kept(self, edits: Edits, n_steps: int) -> _Kept:
+        """The C side of a sequence's edits, having seen all its tokens and with room for n_steps more."""
+        kept: _Kept | None = edits.kept
+        n = len(edits.tokens)
+        if kept is None or kept.n > n or kept.n < 0 or kept.c.n_tokens + n - kept.n + n_steps > kept.c.room:
+            kept = edits.kept = _Kept(edits)
+        if kept.n < n:
+            new = edits.tokens[kept.n :]
+            code = self._lib.el_edits_add(kept.c, ffi.new("int32_t[]", new), len(new), self._err)
+            if code:
+                self._raise(code)
+            kept.n = n
+        return kept
+
+    def _set_edit_room(self) -> None:
+        spec, e = self._run_spec, self._edits
+        spec.edit_room, spec.edit_row, spec.edit_token = e.room, e.row, e.token
+        spec.edit_rep, spec.edit_add = e.rep, e.add
 
     def halt(self, halted: bool = True) -> None:
         """Let `run` end after the step it is in, and every later one after its first, until halt(False). From any
@@ -286,6 +320,7 @@ class Engine:
         n = len(edits.row)
         if n > self._edits.room:
             self._edits = _Edits(2 * n)
+            self._set_edit_room()
         e, b = self._edits, self._batch
         _copy_in(e.row, edits.row, n, "adjust.row")
         _copy_in(e.token, edits.token, n, "adjust.token")
@@ -341,6 +376,31 @@ class _Edits:
         self.room = room
         self.row, self.token = ffi.new("int32_t[]", room), ffi.new("int32_t[]", room)
         self.rep, self.add = ffi.new("float[]", room), ffi.new("float[]", room)
+
+
+class _Kept:
+    """The el_edits of a sequence, with its memory. n: how many of the sequence's tokens it has seen, or that come
+    before those it has to see; -1: not known. most: edits that do not come from tokens seen."""
+
+    __slots__ = ("_memory", "c", "most", "n")
+
+    def __init__(self, e: Edits) -> None:
+        n = len(e.tokens)
+        self.n = n if e.last_n == 0 else 0 if e.last_n < 0 else max(0, n - e.last_n)
+        room = 2 * (n - self.n) + 4 * MAX_STEPS if e.last_n else 0
+        lists = (
+            ffi.new("int32_t[]", list(e.bias)), ffi.new("double[]", list(e.bias.values())),
+            ffi.new("int32_t[]", list(e.ends)),
+        )  # fmt: skip
+        memory = tuple(ffi.new("int32_t[]", room) for _ in range(3))
+        self.most = len(e.bias) + len(e.ends)
+        self._memory = lists, memory
+        self.c = c = ffi.new("el_edits *")
+        c.repeat, c.presence, c.frequency = e.repeat_penalty, e.presence_penalty, e.frequency_penalty
+        c.min_tokens, c.last_n, c.room = e.min_tokens, e.last_n, room
+        c.n_bias, c.n_ends = len(e.bias), len(e.ends)
+        c.bias_tokens, c.bias, c.ends = lists
+        c.tokens, c.seen, c.counts = memory
 
 
 def _free(library: Any, pointer: Any, pid: int, keep: object) -> None:

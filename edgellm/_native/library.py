@@ -21,11 +21,11 @@ from edgellm._native.declarations import ffi as _ffi
 from edgellm.core import env
 from edgellm.core.errors import NativeError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 NAMES = {"darwin": "libedgellm.dylib", "win32": "libedgellm.dll"}
 STRUCTS = (
     "el_error el_view el_op el_buffer el_weight el_vector el_rope el_cache_layer el_model el_config el_batch "
-    "el_output el_pick el_run_spec el_info"
+    "el_output el_edits el_pick el_run_spec el_info"
 ).split()
 
 ffi: Any = _ffi

@@ -23,6 +23,7 @@ from edgellm.core.types import F32, I32, PAGE_TOKENS, Batch, Pick, RunOutput, St
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import ops as o
 from edgellm.models.plan import Buffer, CacheClass, CacheLayer, Plan, Weight
+from edgellm.sampling.edits import adjust_for
 from edgellm.sampling.sampler import rank_of
 
 U64 = NDArray[np.uint64]
@@ -205,19 +206,21 @@ class FakeMultiStep(FakeExecutable):
 
     def run_steps(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
         """Step after step, each with the tokens that `picks` chose in the one before."""
-        chosen = []
+        if batch.adjust is not None:
+            raise ValueError("the batch of a run has edits: they belong to its picks")
+        chosen: list[list[int]] = [[] for _ in picks]
         for step in range(n_steps):
-            out = self.run(batch)
-            ranks = [
-                rank_of(p._replace(n_generated=p.n_generated + step), x)
-                for p, x in zip(picks, out.top_logits, strict=True)
-            ]
-            tokens = out.top_ids[np.arange(len(ranks)), ranks]
-            chosen.append(tokens)
-            if out.status.any() or np.isin(tokens, ends).any() or self._halted:
+            out = self.run(replace(batch, adjust=adjust_for(picks, chosen, self._plan.n_vocab)))
+            tokens = out.top_ids[:, 0].copy()
+            for s, (p, x) in enumerate(zip(picks, out.top_logits, strict=True)):
+                banned = x[0] == -np.inf
+                tokens[s] = -1 if banned else out.top_ids[s, rank_of(p._replace(n_generated=p.n_generated + step), x)]
+            for said, token in zip(chosen, tokens.tolist(), strict=True):
+                said.append(token)
+            if out.status.any() or np.isin(tokens, [*ends, -1]).any() or self._halted:
                 break
             batch = replace(batch, tokens=tokens, positions=batch.positions + 1)
-        return RunOutput(np.array(chosen).T.tolist(), out.status.tolist())
+        return RunOutput(chosen, out.status.tolist())
 
     def halt(self, halted: bool = True) -> None:
         """End run_steps after the step it is in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgellm.core.errors import EdgeLLMError
 
@@ -32,18 +33,73 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and the natural logarithm of its probability in the model's own distribution, before any sampler.
+
+    token: its text; U+FFFD for bytes that are no whole characters, `data` has them. A control token is spelt out, and
+    has no bytes. offset: where it begins in the text, in characters (of `top`'s entries: 0).
+    top: the likeliest tokens in its place, likeliest first.
+    """
+
+    id: int
+    token: str
+    data: bytes
+    logprob: float
+    offset: int = 0
+    top: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The text as the older shape spells it: bytes that are no characters as "bytes:\\x.." """
+        try:
+            self.data.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{b:02x}" for b in self.data)
+        return self.token
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of the tokens of an answer, or of a piece of it, in order."""
+
+    content: list[TokenLogprob]
+
+    def chat(self) -> dict[str, Any]:
+        """As plain data, in the shape of OpenAI's chat completions."""
+
+        def entry(t: TokenLogprob) -> dict[str, Any]:
+            return {"token": t.token, "bytes": list(t.data), "logprob": t.logprob}
+
+        return {
+            "content": [{**entry(t), "top_logprobs": [entry(x) for x in t.top]} for t in self.content],
+            "refusal": None,
+        }
+
+    def legacy(self) -> dict[str, Any]:
+        """As plain data, in the shape of OpenAI's older completions: `top_logprobs` has the chosen token too."""
+        return {
+            "tokens": [t.key for t in self.content],
+            "token_logprobs": [t.logprob for t in self.content],
+            "top_logprobs": [{**{x.key: x.logprob for x in t.top}, t.key: t.logprob} for t in self.content],
+            "text_offset": [t.offset for t in self.content],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One answer of a request.
 
-    finish_reason: "stop" (end of turn, or the stop string in `stop`), "length" (max_tokens, or the context is full),
-    "cancelled", "error". token_ids: all that were sampled, those of text that a stop string cut off included.
+    finish_reason: "stop" (end of turn, or the stop string or token id in `stop`), "length" (max_tokens, or the context
+    is full), "cancelled", "error". token_ids: all that were sampled, those of text that a stop string cut off included;
+    logprobs has the same ones.
     """
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: str
-    stop: str | None = None
+    stop: str | int | None = None
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +108,7 @@ class Completion:
 
     seed: replays the result together with `fingerprint` (numerics version, model hash, KV type).
     error: the exception, when finish_reason is "error", or "cancelled" because the model was closed.
+    prompt_logprobs: one entry a prompt token, where they were asked for; the first is None.
     """
 
     choices: list[Choice]
@@ -60,7 +117,7 @@ class Completion:
     seed: int
     fingerprint: str
     error: EdgeLLMError | None = None
-    logprobs: None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
     reasoning: str | None = None
     tool_calls: list[dict[str, object]] = field(default_factory=list)
 
@@ -73,6 +130,11 @@ class Completion:
     def token_ids(self) -> list[int]:
         """Generated token ids of the first choice, the end-of-turn token included where one was sampled."""
         return self.choices[0].token_ids
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """Log-probabilities of the first choice's tokens, where they were asked for."""
+        return self.choices[0].logprobs
 
     @property
     def finish_reason(self) -> str:
@@ -92,7 +154,7 @@ class Completion:
 class Chunk:
     """A piece of a streamed answer. The last chunk of a choice has finish_reason and no further text follows it.
 
-    The last chunk of the request also carries the whole Completion.
+    The last chunk of the request also carries the whole Completion. logprobs: of token_ids, where they were asked for.
     """
 
     text: str
@@ -100,6 +162,7 @@ class Chunk:
     index: int = 0
     finish_reason: str | None = None
     completion: Completion | None = None
+    logprobs: Logprobs | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -6,8 +6,8 @@ C cache classes of the plan. All integer arrays are C-contiguous int32, all floa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,10 +86,33 @@ class StepOutput:
     logits: F32 | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Edits:
+    """How one sequence's logits are edited before each choice; edgellm.sampling.edits makes Adjust entries of it.
+
+    tokens: prompt and answer so far: the engine's own list, which grows.
+    repeat_penalty, presence_penalty, frequency_penalty: of the tokens among the last `last_n` (0 none, -1 all).
+    bias: token -> what is added, by ascending token.
+    ends: tokens, ascending, that are banned while fewer than min_tokens were generated.
+    kept: what a backend remembers of it from run to run.
+    """
+
+    tokens: list[int]
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    last_n: int = 0
+    bias: dict[int, float] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
+    min_tokens: int = 0
+    kept: Any = None
+
+
 class Pick(NamedTuple):
     """How one sequence's next token is chosen among its `top_k` likeliest; SamplingParams has the meanings.
 
     n_generated: tokens of this sequence chosen so far: with seed and choice it numbers the draw.
+    edits: what is done to its logits before, or None.
     """
 
     temperature: float
@@ -99,13 +122,26 @@ class Pick(NamedTuple):
     seed: int
     choice: int
     n_generated: int
+    edits: Edits | None = None
+
+
+class Scored(NamedTuple):
+    """A token, its log-probability, and the likeliest tokens in its place with theirs.
+
+    Natural logarithms of the model's own distribution, before any edit, filter or temperature.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
     """What a run of several decode steps returns.
 
-    tokens: for each of S sequences the tokens chosen in its n >= 1 steps. status: [S] as in StepOutput, after the last.
+    tokens: for each of S sequences the tokens chosen in its n >= 1 steps, -1 where every token is banned.
+    status: [S] as in StepOutput, after the last.
     Lists, since they are few numbers that only Python reads.
     """
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgellm.core.types import Adjust, Batch
+from edgellm.core.types import Batch
 from edgellm.engine.request import Sequence
 from edgellm.engine.scheduler import Budget, Piece
 from edgellm.kvcache.table import Ledger
+from edgellm.sampling.edits import adjust
 
 
 class PieceError(Exception):
@@ -38,8 +39,11 @@ class Batcher:
             self._tokens[s] = seq.tokens[-1]
             self._positions[s] = seq.n_cached
 
-    def build(self, pieces: list[Piece]) -> Batch:
-        """Lay the pieces out back to back; output rows are in the order of the pieces. Raises PieceError."""
+    def build(self, pieces: list[Piece], edit: bool = True) -> Batch:
+        """Lay the pieces out back to back; output rows are in the order of the pieces. Raises PieceError.
+
+        edit=False: without edits of the logits, which follow the picks of a run of several steps.
+        """
         if len(pieces) == 1 and pieces[0].count == 1 and pieces[0].rows == 1:
             seq, start, _, _ = pieces[0]
             self._tokens[0] = seq.tokens[start]
@@ -66,7 +70,7 @@ class Batcher:
             self._starts[n] = t
             tokens, positions, starts = self._tokens[:t], self._positions[:t], self._starts[: n + 1]
             rows, pages = self._rows[:r], tuple([p[:n] for p in self._pages])
-        top_k, want_logits, edits = 0, False, []
+        top_k, want_logits, want_lse, edits = 0, False, False, []
         row = 0
         for piece in pieces:
             seq, _, _, n_rows = piece
@@ -75,20 +79,18 @@ class Batcher:
             elif n_rows:
                 sampler = seq.sampler
                 want_logits = want_logits or sampler.needs_logits
+                want_lse = want_lse or sampler.needs_lse
                 if sampler.top_k > top_k:
                     top_k = sampler.top_k
-                if sampler.adjusts:
+                if n_rows > 1 or piece.start + piece.count < len(seq.tokens):  # rows of the prompt, to be scored
+                    want_logits = want_lse = True
+                    top_k = max(top_k, min(seq.request.params.prompt_logprobs or 0, self._n_vocab))
+                if edit and sampler.adjusts and piece.start + piece.count == len(seq.tokens):
+                    last = row + n_rows - 1
                     try:
-                        edits += [(row, *e) for e in sampler.adjustments(seq.tokens, self._n_vocab)]
+                        history, n = seq.tokens, seq.n_generated
+                        edits += [(last, *e) for e in sampler.adjustments(history, self._n_vocab, n)]
                     except Exception as e:
                         raise PieceError(piece, e) from e
             row += n_rows
-        adjust = None
-        if edits:
-            adjust = Adjust(
-                np.array([e[0] for e in edits], np.int32),
-                np.array([e[1] for e in edits], np.int32),
-                np.array([e[2] for e in edits], np.float32),
-                np.array([e[3] for e in edits], np.float32),
-            )
-        return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, False, adjust)
+        return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, want_lse, adjust(edits))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
-from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
+from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequence
@@ -19,7 +19,7 @@ from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
 from edgellm.engine.switching import switch_interval
 from edgellm.kvcache.table import ClassSpec, Ledger
-from edgellm.sampling.sampler import Sampler
+from edgellm.sampling.sampler import Sampler, banned, scored
 from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
@@ -77,10 +77,15 @@ class Engine:
     """Runs requests on an executable in its own thread. Thread-safe: submit, cancel, call, close.
 
     new_decoder: makes a stream decoder per sequence, or None when the model has no usable vocabulary.
+    token_bytes: the bytes a token stands for, in which DRY finds its sequence breakers.
     """
 
     def __init__(
-        self, executable: Runner, spec: EngineSpec, new_decoder: Callable[[], Decoder | None] = lambda: None
+        self,
+        executable: Runner,
+        spec: EngineSpec,
+        new_decoder: Callable[[], Decoder | None] = lambda: None,
+        token_bytes: Callable[[int], bytes] = lambda _: b"",
     ) -> None:
         for cls, n in zip(spec.classes, spec.n_pages, strict=True):
             if cls.kind in ("full", "latent") and n * PAGE_TOKENS < spec.n_ctx:
@@ -89,7 +94,7 @@ class Engine:
         self._executable = executable
         self._multi = executable if isinstance(executable, MultiStepRunner) else None
         self._step_seconds = STREAM_SECONDS  # of the last decode step
-        self._new_decoder = new_decoder
+        self._new_decoder, self._token_bytes = new_decoder, token_bytes
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx))
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -248,7 +253,7 @@ class Engine:
             self._abandon(request)
         elif request.cancelled:
             self._end_request(request, "cancelled", None)
-        elif limit < 1 and request.logit_rows is None:
+        elif limit < 1 and request.logit_rows is None and request.params.prompt_logprobs is None:
             self._end_request(request, "length", None)
         else:
             for seq in request.sequences:
@@ -261,7 +266,7 @@ class Engine:
             list(request.prompt),
             len(request.prompt),
             self._state.ledger.new_table(),
-            Sampler(request.params, request.seed, index, self.spec.n_vocab),
+            Sampler(request.params, request.seed, index, self.spec.n_vocab, request.eog_ids, self._token_bytes),
             self._new_decoder() if request.logit_rows is None else None,
             StopMatcher(request.params.stop),
             limit,
@@ -274,7 +279,7 @@ class Engine:
     def _step(self, pieces: list[Piece], begin: float) -> None:
         multi, stats = self._multi, self.stats
         n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces)) if multi is not None else 0
-        batch, pieces = self._build(pieces)
+        batch, pieces = self._build(pieces, edit=not n_steps)
         if batch is None:
             return
         for piece in pieces:
@@ -302,7 +307,7 @@ class Engine:
     def _run(self, multi: MultiStepRunner, course: Course, n_steps: int, begin: float) -> None:
         """Several decode steps in one native call, and handing out what they have chosen."""
         stats, seqs = self.stats, course.seqs
-        picks = [seq.sampler.pick_for(seq.n_generated) for seq in seqs]
+        picks = [seq.sampler.pick_for(seq.n_generated, seq.tokens) for seq in seqs]
         self._deliver()
         before = time.perf_counter()
         run = multi.run_steps(course.batch, picks, n_steps, course.end_ids)
@@ -314,12 +319,13 @@ class Engine:
         for seq, tokens, status in zip(seqs, run.tokens, run.status, strict=True):
             if seq.finish_reason is not None:
                 continue  # another choice of the same request failed a moment ago
+            broken = status or tokens[-1] < 0
             try:
-                self._extend(seq, tokens[:-1] if status else tokens, after)
+                self._extend(seq, tokens[:-1] if broken else tokens, after)
             except Exception as e:
                 self._end_request(seq.request, "error", _typed(e))
-            if status and seq.finish_reason is None:
-                self._end_request(seq.request, "error", _not_finite())
+            if broken and seq.finish_reason is None:
+                self._end_request(seq.request, "error", _not_finite() if status else banned())
         if self.spec.check:
             scheduler.check(self._state)
         stats.steps += n_steps
@@ -356,10 +362,10 @@ class Engine:
 
     def _ends(self, pieces: list[Piece]) -> tuple[int, ...]:
         """The tokens that end some piece's answer."""
-        ids = pieces[0].seq.request.eog_ids
+        ids = pieces[0].seq.request.ends
         for piece in pieces:
-            if piece.seq.request.eog_ids is not ids:
-                ids = ids | piece.seq.request.eog_ids
+            if piece.seq.request.ends is not ids:
+                ids = ids | piece.seq.request.ends
         if ids != self._end_set:
             self._end_set, self._end_ids = ids, tuple(sorted(ids))
         return self._end_ids
@@ -380,11 +386,11 @@ class Engine:
                     self._end_request(piece.seq.request, "error", _typed(e))
             row += piece.rows
 
-    def _build(self, pieces: list[Piece]) -> tuple[Batch | None, list[Piece]]:
+    def _build(self, pieces: list[Piece], edit: bool) -> tuple[Batch | None, list[Piece]]:
         """The batch and the pieces in it: without those of requests that failed while it was built."""
         while pieces:
             try:
-                return self._batcher.build(pieces), pieces
+                return self._batcher.build(pieces, edit), pieces
             except PieceError as e:
                 self._end_request(e.piece.seq.request, "error", _typed(e.cause))
                 pieces = [p for p in pieces if p.seq.finish_reason is None]
@@ -402,14 +408,27 @@ class Engine:
             if seq.n_cached == len(seq.tokens):
                 self._end(seq, "stop")
             return
-        sampler = seq.sampler
-        if sampler.needs_logits:
-            if out.logits is None:
-                raise EngineError("the backend returned no logits although they were asked for")
-            token = sampler.pick_from_row(out.logits[row], seq.n_generated)
-        else:
-            token = sampler.pick(out.top_ids[row], out.top_logits[row], seq.n_generated)
+        if n_rows > 1 or start + count < len(seq.tokens):
+            self._score_prompt(piece, out, row)
+            if start + count < len(seq.tokens):
+                return
+        if seq.max_tokens < 1:
+            self._end(seq, "length")
+            return
+        token, score = seq.sampler.choose(out, row + n_rows - 1, seq.tokens, seq.n_generated)
+        if score is not None:
+            seq.logprobs.append(score)
         self._extend(seq, [token], now)
+
+    def _score_prompt(self, piece: Piece, out: StepOutput, row: int) -> None:
+        """Record the log-probabilities of the prompt's tokens after a piece's output rows."""
+        seq, start, count, n_rows = piece
+        known = seq.request.prompt_logprobs
+        wanted = seq.request.params.prompt_logprobs or 0
+        for i in range(n_rows):
+            position = start + count - n_rows + i
+            if position == len(known) and position + 1 < seq.n_prompt:
+                known.append(scored(seq.tokens[position + 1], out, row + i, wanted))
 
     def _extend(self, seq: Sequence, tokens: list[int], now: float) -> None:
         """Add tokens to an answer, up to the one that ends it, and send what they say."""
@@ -419,11 +438,12 @@ class Engine:
         for i, token in enumerate(tokens):
             seq.tokens.append(token)
             reason = None
-            if token in request.eog_ids:
+            if token in request.ends:
                 reason = "stop"
             else:
                 if seq.decoder is not None:
-                    text += seq.stops.push(seq.decoder.push(token))
+                    piece = seq.decoder.push(token)
+                    text += piece if seq.n_generated <= request.params.min_tokens else seq.stops.push(piece)
                     if seq.stops.matched is not None:
                         reason = "stop"
                 if reason is None and seq.n_generated >= seq.max_tokens:
@@ -434,7 +454,7 @@ class Engine:
         if text:
             seq.text.append(text)
         if request.stream and tokens:
-            self._outbox.append((request, Delta(seq.index, text, tokens)))
+            self._outbox.append((request, Delta(seq.index, text, tokens, None, _news(seq, tokens))))
 
     def _end(self, seq: Sequence, reason: str, text: str = "", tokens: list[int] | None = None) -> None:
         """Finish one sequence; the request's Done follows its last one."""
@@ -451,7 +471,8 @@ class Engine:
         seq.finish_reason = reason
         scheduler.finish(self._state, seq)
         if request.stream:
-            self._outbox.append((request, Delta(seq.index, text, tokens or [], reason)))
+            tokens = tokens or []
+            self._outbox.append((request, Delta(seq.index, text, tokens, reason, _news(seq, tokens))))
         if request.done:
             self._finish(request)
 
@@ -467,6 +488,13 @@ class Engine:
             self._requests.discard(request)
             request.finished = time.perf_counter()
             self._outbox.append((request, Done(request.error)))
+
+
+def _news(seq: Sequence, tokens: list[int]) -> list[Scored] | None:
+    """The log-probabilities of the last tokens, where they are wanted."""
+    if seq.request.params.logprobs is None:
+        return None
+    return seq.logprobs[len(seq.logprobs) - len(tokens) :]
 
 
 def _not_finite() -> NumericsError:

@@ -126,7 +126,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             except TokenizerError:  # token ids still work
                 return None
 
-        engine = Engine(executable, spec, new_decoder)
+        engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes)
         undo.callback(engine.close)
         loaded = Loaded(
             file=file,
@@ -188,7 +188,7 @@ def _sampling_defaults(file: GGUFFile) -> dict[str, float | int]:
         value: Any = file.metadata.get(key)
         if value is None:
             continue
-        if isinstance(value, float) and value.is_integer() and name in ("top_k", "repeat_last_n"):
+        if isinstance(value, float) and value.is_integer() and name in ("top_k", "repeat_last_n", "mirostat"):
             value = int(value)
         try:
             defaults[name] = getattr(SamplingParams(**{name: value}), name)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
-from edgellm.core.types import F32
+from edgellm.core.types import F32, Scored
 from edgellm.kvcache.table import Tables
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
@@ -28,12 +28,14 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class Delta:
-    """News of one choice: text and tokens since the last one; finish_reason on the last."""
+    """News of one choice: text and tokens since the last one, with their log-probabilities where wanted; finish_reason
+    on the last."""
 
     index: int
     text: str
     tokens: list[int]
     finish_reason: str | None = None
+    logprobs: list[Scored] | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +54,8 @@ class Request:
 
     logit_rows: None to generate; (first, stop) to write the logits of those prompt positions into `logits` instead,
     float32 [stop - first, V], which the sender allocates.
-    eog_ids: tokens that end the answer.
+    eog_ids: the model's tokens that end an answer.  ends: those that end this one.
+    prompt_logprobs: of prompt tokens 1, 2, ... (the first has none), where the parameters ask for them.
     """
 
     prompt: list[int]
@@ -63,6 +66,8 @@ class Request:
     priority: int = 0
     logit_rows: tuple[int, int] | None = None
     eog_ids: frozenset[int] = frozenset()
+    ends: frozenset[int] = field(init=False)
+    prompt_logprobs: list[Scored] = field(default_factory=list)
     events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
     sequences: list[Sequence] = field(default_factory=list)
     logits: F32 | None = None
@@ -72,6 +77,12 @@ class Request:
     started: float = 0.0
     first_token: float = 0.0
     finished: float = 0.0
+
+    def __post_init__(self) -> None:
+        stops = self.params.stop_token_ids
+        self.ends = frozenset() if self.params.ignore_eos else self.eog_ids
+        if stops:
+            self.ends = self.ends.union(stops)
 
     @property
     def done(self) -> bool:
@@ -99,7 +110,26 @@ class Sequence:
     arrival: int = 0
     n_cached: int = 0
     text: list[str] = field(default_factory=list)
+    logprobs: list[Scored] = field(default_factory=list)
     finish_reason: str | None = None
+
+    @property
+    def first_row(self) -> int:
+        """The first position whose output row is wanted: those before it are only for the cache."""
+        request = self.request
+        if request.logit_rows is not None:
+            return request.logit_rows[0]
+        if self.index == 0 and request.params.prompt_logprobs is not None:
+            done = len(request.prompt_logprobs)
+            if done < self.n_prompt - 1:
+                return done
+        return len(self.tokens) - 1
+
+    @property
+    def stop_token(self) -> int | None:
+        """The token of `stop_token_ids` that ended the answer, if one did."""
+        last = self.tokens[-1]
+        return last if self.n_generated and last in self.request.params.stop_token_ids else None
 
     @property
     def n_generated(self) -> int:

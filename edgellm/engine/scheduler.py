@@ -134,17 +134,9 @@ def check(state: State) -> None:
 
 def _chunk(seq: Sequence, tokens: int, rows: int) -> Piece | None:
     """The next piece of a prefilling sequence within the token and row budgets."""
-    count = min(seq.n_pending, tokens)
-    end = seq.n_cached + count
-    wanted = seq.request.logit_rows
-    if wanted is None:
-        n_rows = 1 if end == len(seq.tokens) else 0
-        if n_rows > rows:
-            count, n_rows = count - 1, 0
-        return Piece(seq, seq.n_cached, count, n_rows) if count > 0 else None
-    # A logits request's tokens end with its last wanted row: stop where the step's output rows are used up.
-    first = max(seq.n_cached, wanted[0])
-    end = min(end, first + rows)
+    # Rows are wanted from some position on up to the last token: stop where the step's output rows are used up.
+    first = max(seq.n_cached, seq.first_row)
+    end = min(seq.n_cached + min(seq.n_pending, tokens), first + rows)
     count = end - seq.n_cached
     return Piece(seq, seq.n_cached, count, max(0, end - first)) if count > 0 else None
 

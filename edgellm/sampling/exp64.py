@@ -7,7 +7,7 @@ operations twice: over arrays, and over lists, which for the forty numbers of a 
 
 from __future__ import annotations
 
-from math import isqrt, ldexp
+from math import frexp, isqrt, ldexp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,3 +68,35 @@ def exp_list(x: list[float]) -> list[float]:
         p = (((r * (1.0 / 24.0) + 1.0 / 6.0) * r + 0.5) * r + 1.0) * r
         out.append(ldexp(p * power + power, n >> 8))
     return out
+
+
+_LN2_HI = float.fromhex("0x1.62e42fee00000p-1")  # its product with any exponent is exact
+_LN2_LO = float.fromhex("0x1.a39ef35793c76p-33")
+LN2 = float.fromhex("0x1.62e42fefa39efp-1")
+
+
+def log64(x: float) -> float:
+    """log(x) for a positive number, from fixed operations: 2 atanh((m - 1) / (m + 1)) + e ln 2 for x = m 2^e."""
+    m, e = frexp(x)
+    if m < 0.7071067811865476:
+        m, e = 2.0 * m, e - 1
+    f = (m - 1.0) / (m + 1.0)
+    z = f * f
+    p = 0.0
+    for k in range(23, 1, -2):
+        p = (p + 1.0 / k) * z
+    return e * _LN2_HI + (2.0 * f + (2.0 * f * p + e * _LN2_LO))
+
+
+def exp_of(x: float) -> float:
+    """exp(x) for any number, held within exp(+-LEAST)."""
+    return exp_list([max(x, LEAST)])[0] if x <= 0.0 else 1.0 / exp_list([max(-x, LEAST)])[0]
+
+
+def pow64(x: float, y: float) -> float:
+    """x^y for x >= 0, as exp(y log x)."""
+    if y == 0.0:
+        return 1.0
+    if x == 0.0:
+        return 0.0 if y > 0.0 else exp_of(-LEAST)
+    return exp_of(y * log64(x))

@@ -27,6 +27,12 @@ def uniform(seed: int, choice: int, n_generated: int) -> float:
     return ((a << 32 | b) >> 11) * 2.0**-53
 
 
+def second_uniform(seed: int, choice: int, n_generated: int) -> float:
+    """Another number in [0, 1) for the same token, independent of `uniform`'s."""
+    _, _, c, d = philox(seed & (2**64 - 1), n_generated | choice << 64)
+    return ((c << 32 | d) >> 11) * 2.0**-53
+
+
 @lru_cache(maxsize=256)
 def _round_keys(key: int) -> tuple[tuple[int, int], ...]:
     return tuple(((key & _MASK) + i * _W0 & _MASK, (key >> 32) + i * _W1 & _MASK) for i in range(10))

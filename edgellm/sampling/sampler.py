@@ -1,94 +1,196 @@
-"""From logits to a token: a request's parameters become a Sampler, which reads ranked candidates and draws once.
+"""From logits to a token: a request's parameters become a Sampler, which reads what a step returns and draws once.
 
-Order (llama.cpp's): penalties and bias (the backend applies `adjustments`), top-k, top-p, min-p, temperature.
-All sums are float64, in rank order, so a result depends on the logits, the seed and the position alone.
+Order (llama.cpp's): penalties, DRY, bias and bans (as edits, which mostly the backend makes), top-n-sigma, top-k,
+typical-p, top-p, min-p, XTC, temperature. All sums are float64, in rank order, so a result depends on the logits, the
+seed and the position alone.
+
+    plain        no more than edits, top-k, top-p, min-p and temperature: a backend can run several steps by itself
+    needs_logits the whole row: more candidates than a backend ranks, or a sampler that looks at all of them
+    else         the `top_k` likeliest are enough, and the rest of the chain (chain.py) is Python
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
 
 from edgellm.core.config import ResolvedParams
-from edgellm.core.errors import RequestError
-from edgellm.core.types import F32, I32, MAX_TOP_K, Pick
+from edgellm.core.errors import EngineError, RequestError
+from edgellm.core.types import F32, I32, MAX_TOP_K, Edits, Pick, Scored, StepOutput
+from edgellm.sampling import chain
+from edgellm.sampling.dry import Dry
+from edgellm.sampling.edits import NONE, Edit, edited, edits_after
 from edgellm.sampling.exp64 import LEAST, exp64, exp_list
-from edgellm.sampling.rng import uniform
+from edgellm.sampling.rng import second_uniform, uniform
 
 FEW = 64
 """Candidates up to which lists are quicker than arrays. The results have the same bits."""
 
 
 class Sampler:
-    """One choice of one request.
+    """One choice of one request. Of mirostat it keeps the state, so one `choose` for each token, in order.
 
-    n_likeliest: candidates of the draw. needs_logits: they are too many for a backend to rank, so the whole row of
-    logits is needed; else the `top_k` likeliest are enough.
+    eog_ids: the model's ending tokens; token_bytes: what DRY finds its breakers in.
+
+    n_likeliest: candidates of the draw. top_k: how many a backend is asked to rank. needs_lse: their logarithm of the
+    sum of exponentials too. adjusts: whether a batch has edits for this sequence.
     """
 
-    __slots__ = ("choice", "n_likeliest", "needs_logits", "params", "penalised", "seed", "top_k")
+    __slots__ = (
+        "_allowed", "_dry", "_edits", "_edits_here", "_mu", "_n_vocab", "_rare", "adjusts", "choice", "n_likeliest",
+        "needs_logits", "needs_lse", "params", "plain", "seed", "top_k",
+    )  # fmt: skip
 
-    def __init__(self, params: ResolvedParams, seed: int, choice: int, n_vocab: int) -> None:
-        self.params, self.seed, self.choice = params, seed & (2**64 - 1), choice
-        greedy = params.temperature == 0.0
-        k = 1 if greedy else (min(params.top_k, n_vocab) or n_vocab)
+    def __init__(
+        self,
+        params: ResolvedParams,
+        seed: int,
+        choice: int,
+        n_vocab: int,
+        eog_ids: frozenset[int] = frozenset(),
+        token_bytes: Callable[[int], bytes] = lambda _: b"",
+    ) -> None:
+        p = self.params = params
+        self.seed, self.choice, self._n_vocab = seed & (2**64 - 1), choice, n_vocab
+        self._rare = p.typical_p < 1.0 or chain.xtc_on(p) or p.dynatemp_range > 0.0
+        if p.mirostat:
+            self._rare = p.temperature > 0.0
+        greedy = p.temperature == 0.0 and not self._rare
+        k = 1 if greedy else n_vocab if p.mirostat else (min(p.top_k, n_vocab) or n_vocab)
         self.n_likeliest = k
-        self.needs_logits = k > MAX_TOP_K
-        self.top_k = min(k, MAX_TOP_K)
-        self.penalised = bool(
-            (params.repeat_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
-            and params.repeat_last_n
+        self._mu = 2.0 * p.mirostat_tau
+        self._dry = Dry(p, token_bytes) if Dry.wanted(p) else None
+        self._edits = _edits_of(p, eog_ids)
+        self._allowed = None if p.allowed_token_ids is None else np.array(p.allowed_token_ids, np.int64)
+        edits = self._dry is not None or self._edits is not None
+        self.needs_lse = p.logprobs is not None
+        self._edits_here = edits and self.needs_lse  # log-probabilities are those of the logits before the edits
+        self.adjusts = edits and not self._edits_here
+        self.needs_logits = (
+            k > MAX_TOP_K
+            or self._edits_here
+            or self._allowed is not None
+            or (p.top_n_sigma > 0.0 and not greedy and not p.mirostat)
         )
+        scores = self.needs_lse or p.prompt_logprobs is not None
+        self.plain = not (self.needs_logits or scores or self._rare or self._dry)
+        self.top_k = min(max(0 if self.needs_logits else k, p.logprobs or 0), n_vocab)
 
-    @property
-    def plain(self) -> bool:
-        """Whether `pick_for` says all there is to say: no edits, and the likeliest candidates are enough."""
-        return not (self.penalised or self.needs_logits or self.params.logit_bias)
+    def pick_for(self, n_generated: int, tokens: list[int] | None = None) -> Pick:
+        """The choice after n_generated tokens, as a backend's `run_steps` makes it.
 
-    def pick_for(self, n_generated: int) -> Pick:
-        """The choice after n_generated tokens, as a backend's `run_steps` makes it."""
-        p = self.params
-        return Pick(p.temperature, self.n_likeliest, p.top_p, p.min_p, self.seed, self.choice, n_generated)
+        tokens: prompt and answer so far, the list that they are always kept in; needed where there are edits.
+        """
+        p, e = self.params, self._edits
+        if e is not None and tokens is not None:
+            e.tokens = tokens
+        return Pick(p.temperature, self.n_likeliest, p.top_p, p.min_p, self.seed, self.choice, n_generated, e)
 
-    @property
-    def adjusts(self) -> bool:
-        """Whether `adjustments` has anything to say."""
-        return self.penalised or bool(self.params.logit_bias)
-
-    def adjustments(self, history: list[int], n_vocab: int) -> list[tuple[int, float, float]]:
+    def adjustments(self, history: list[int], n_vocab: int, n_generated: int = 0) -> list[Edit]:
         """Edits (token, rep, add) for the next token after `history` (prompt and generated), by ascending token.
 
         Tokens at or above n_vocab are left out; rep divides positive and multiplies negative logits, add comes after.
         """
-        p = self.params
-        edits: dict[int, tuple[float, float]] = {}
-        if self.penalised:
-            recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
-            counts: dict[int, int] = {}
-            for token in recent:
-                counts[token] = counts.get(token, 0) + 1
-            for token, n in counts.items():
-                edits[token] = (p.repeat_penalty, -(n * p.frequency_penalty + p.presence_penalty))
-        for token, bias in p.logit_bias.items():
-            rep, add = edits.get(token, (1.0, 0.0))
-            edits[token] = (rep, add + bias)
-        return [(token, *edits[token]) for token in sorted(edits) if token < n_vocab]
+        dry = NONE if self._dry is None else self._dry.penalties(history)
+        return edits_after(self._edits or Edits(history), history, n_generated, n_vocab, dry)
+
+    def choose(self, out: StepOutput, row: int, history: list[int], n_generated: int) -> tuple[int, Scored | None]:
+        """The next token after `history`, from output row `row` of a step, and its log-probability where wanted."""
+        if not self.needs_logits:
+            token = self.pick(out.top_ids[row], out.top_logits[row], n_generated)
+            if not self.needs_lse:
+                return token, None
+            return token, scored(token, out, row, self.params.logprobs or 0)
+        if out.logits is None:
+            raise EngineError("the backend returned no logits although they were asked for")
+        raw = logits = out.logits[row]
+        if self._edits_here:
+            logits = edited(raw, self.adjustments(history, len(raw), n_generated))
+        token = self.pick_from_row(logits, n_generated)
+        return token, scored(token, out, row, self.params.logprobs or 0) if self.needs_lse else None
 
     def pick(self, ids: I32, logits: F32, n_generated: int) -> int:
-        """Choose from candidates ranked by logit descending, then id; at least `top_k` of them, or all of V.
+        """Choose from candidates ranked by logit descending, then id; at least `n_likeliest` of them, or all of V.
 
         Raises RequestError when even the first is banned.
         """
         if logits[0] == -np.inf:
-            raise RequestError("logit_bias bans every token: leave at least one that may come next")
-        return int(ids[rank_of(self.pick_for(n_generated), logits)])
+            raise banned()
+        if not self._rare:
+            return int(ids[rank_of(self.pick_for(n_generated), logits)])
+        u = uniform(self.seed, self.choice, n_generated)
+        if self.params.mirostat:
+            rank, self._mu = chain.mirostat(self.params, logits, self._n_vocab, self._mu, u)
+        else:
+            other = second_uniform(self.seed, self.choice, n_generated)
+            rank = chain.rank_in_chain(self.params, logits[: self.n_likeliest], u, other)
+        return int(ids[rank])
 
     def pick_from_row(self, row: F32, n_generated: int) -> int:
         """Choose from a whole row of logits [V] (already adjusted)."""
-        order = np.argsort(-row, kind="stable").astype(np.int32)
-        return self.pick(order, row[order], n_generated)
+        p = self.params
+        if self._allowed is not None:
+            only = np.full_like(row, -np.inf)
+            only[self._allowed] = row[self._allowed]
+            row = only
+        if p.top_n_sigma > 0.0 and not p.mirostat:
+            row = chain.within_sigma(row, p.top_n_sigma)
+        return self.pick(*chain.ranked(row, min(self.n_likeliest, len(row))), n_generated)
+
+
+def banned() -> RequestError:
+    """The error for a request that leaves no token to choose."""
+    return RequestError(
+        "logit_bias bans every token, or ignore_eos, min_tokens and allowed_token_ids do together: leave at least one "
+        "that may come next"
+    )
+
+
+def scored(token: int, out: StepOutput, row: int, n: int) -> Scored:
+    """The log-probability of a token after an output row without edits, and of the n likeliest."""
+    if out.lse is None:
+        raise EngineError("the backend returned no sums although they were asked for")
+    lse = float(out.lse[row])
+    if out.logits is not None:
+        logits = out.logits[row]
+        logit = float(logits[token])
+        ids, values = chain.ranked(logits, min(n, len(logits))) if n > out.top_ids.shape[1] else _top(out, row, n)
+    else:
+        logit = float(out.top_logits[row, np.flatnonzero(out.top_ids[row] == token)[0]])
+        ids, values = _top(out, row, n)
+    top = tuple([(i, v - lse) for i, v in zip(ids.tolist(), values.tolist(), strict=True) if i >= 0])
+    return Scored(token, logit - lse, top)
+
+
+def _top(out: StepOutput, row: int, n: int) -> tuple[I32, F32]:
+    return out.top_ids[row, :n], out.top_logits[row, :n]
+
+
+def _edits_of(p: ResolvedParams, eog_ids: frozenset[int]) -> Edits | None:
+    """What edits the logits of a request, None where nothing does."""
+    penalised = p.repeat_penalty != 1.0 or p.presence_penalty or p.frequency_penalty
+    last_n = p.repeat_last_n if penalised else 0
+    bias = dict(p.logit_bias)
+    ends = set(p.stop_token_ids)
+    if p.ignore_eos:
+        bias.update(dict.fromkeys(eog_ids, -np.inf))
+    else:
+        ends |= eog_ids
+    if not last_n and not bias and not (p.min_tokens and ends):
+        return None
+    return Edits(
+        [],
+        p.repeat_penalty,
+        p.presence_penalty,
+        p.frequency_penalty,
+        last_n,
+        dict(sorted(bias.items())),
+        tuple(sorted(ends)),
+        p.min_tokens,
+    )
 
 
 def rank_of(pick: Pick, logits: F32) -> int:

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-int32_t el_abi_version(void) { return 2; }
+int32_t el_abi_version(void) { return 3; }
 
 int32_t el_struct_size(const char *name) {
     static const struct {
@@ -17,7 +17,7 @@ int32_t el_struct_size(const char *name) {
         {"el_model", sizeof(el_model)},   {"el_config", sizeof(el_config)},
         {"el_batch", sizeof(el_batch)},   {"el_output", sizeof(el_output)},
         {"el_pick", sizeof(el_pick)},     {"el_run_spec", sizeof(el_run_spec)},
-        {"el_info", sizeof(el_info)},
+        {"el_edits", sizeof(el_edits)},   {"el_info", sizeof(el_info)},
     };
     for (size_t i = 0; name && i < sizeof structs / sizeof *structs; i++) {
         if (strcmp(name, structs[i].name) == 0) return structs[i].size;

@@ -127,6 +127,9 @@ void el_mark_failed(el_engine *e, int32_t axis, int32_t row);
 /* Check a batch and what a step writes into, and fill sequence and block_first (batch.c). */
 int32_t el_batch_check(el_engine *e, const el_batch *batch, const el_output *output, el_error *err);
 
+/* Check the edits of a sequence whose tokens become n_steps more (edits.c). */
+int32_t el_edits_check(const el_edits *edits, int32_t n_steps, el_error *err);
+
 /* Reserve everything that e->plan and e->limits need (memory.c); el_memory_free gives it back. */
 int32_t el_memory_new(el_engine *e, el_error *err);
 void el_memory_free(el_engine *e);

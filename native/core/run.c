@@ -1,5 +1,25 @@
-/* Several decode steps in one call: step, choose, feed back. */
+/* Several decode steps in one call: edit, step, choose, feed back. */
 #include "engine.h"
+#include "fp.h"
+
+/* The picks' edits, and room for those of any step. */
+static int32_t check_edits(const el_batch *b, const el_run_spec *run, el_error *err) {
+    int64_t most = 0;
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        const el_edits *e = run->picks[s].edits;
+        if (!e) continue;
+        int32_t code = el_edits_check(e, run->n_steps, err);
+        if (code) return code;
+        most += (int64_t)e->n_bias + e->n_ends + (e->last_n ? (int64_t)e->n_seen + run->n_steps : 0);
+    }
+    if (most > run->edit_room ||
+        (most > 0 && (!run->edit_row || !run->edit_token || !run->edit_rep || !run->edit_add))) {
+        return el_fail(err, EL_E_ARGUMENT,
+                       "run: edit_room is %d, expected at least %lld and four arrays of that size",
+                       run->edit_room, (long long)most);
+    }
+    return EL_OK;
+}
 
 static int32_t check_picks(const el_batch *b, const el_run_spec *run, el_error *err) {
     for (int32_t s = 0; s < b->n_seqs; s++) {
@@ -45,7 +65,28 @@ static int32_t check_run(const el_engine *e, const el_batch *b, const el_run_spe
                        b->n_tokens, b->n_seqs, b->n_rows, b->top_k, b->n_adjust);
     }
     int32_t code = el_batch_check((el_engine *)(uintptr_t)e, b, out, err);
-    return code ? code : check_picks(b, run, err);
+    if (!code) code = check_picks(b, run, err);
+    return code ? code : check_edits(b, run, err);
+}
+
+/* The edits of the step after `step` others, for batch `b`. */
+static int32_t edit(const el_engine *e, const el_run_spec *run, int32_t step, el_batch *b, el_error *err) {
+    int32_t n = 0;
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        const el_pick *p = &run->picks[s];
+        if (!p->edits) continue;
+        int32_t more =
+            el_edits_write(p->edits, p->n_generated + step, e->plan.n_vocab, s, run->edit_room - n,
+                           run->edit_row + n, run->edit_token + n, run->edit_rep + n, run->edit_add + n);
+        if (more < 0) return el_fail(err, EL_E_ARGUMENT, "run: edit_room is %d, too little", run->edit_room);
+        n += more;
+    }
+    b->n_adjust = n;
+    b->adj_row = run->edit_row;
+    b->adj_token = run->edit_token;
+    b->adj_rep = run->edit_rep;
+    b->adj_add = run->edit_add;
+    return EL_OK;
 }
 
 /* Choose every sequence's token; 1 when the caller has something to decide. */
@@ -58,9 +99,11 @@ static int32_t choose(const el_engine *e, const el_batch *b, const el_run_spec *
         pick.n_generated += step;
         int32_t rank = out->status[s] ? 0 : el_pick_rank(&pick, out->top_logits + row, n);
         int32_t token = out->top_ids[row + (size_t)rank];
+        if (out->top_logits[row] == el_float(0xff800000u)) token = -1; /* every token is banned */
         run->tokens[(size_t)step * (size_t)b->n_seqs + (size_t)s] = token;
         if (out->status[s] || token < 0 || token >= e->plan.n_token_ids) decide = 1;
         for (int32_t i = 0; i < run->n_ends; i++) decide |= token == run->ends[i];
+        if (pick.edits && token >= 0) el_edits_add(pick.edits, &token, 1, NULL);
     }
     return decide;
 }
@@ -74,7 +117,8 @@ int32_t el_run(el_engine *engine, const el_batch *batch, const el_run_spec *run,
     int32_t code = check_run(engine, batch, run, out, err);
     el_batch b = *batch;
     while (!code) {
-        code = el_step(engine, &b, out, err);
+        code = edit(engine, run, *n_done, &b, err);
+        if (!code) code = el_step(engine, &b, out, err);
         if (code) break;
         int32_t step = (*n_done)++;
         if (choose(engine, batch, run, out, step) || *n_done == run->n_steps) break;

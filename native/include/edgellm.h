@@ -220,6 +220,25 @@ typedef struct el_output {
     int32_t *status;
 } el_output;
 
+/* How one sequence's logits are edited before each choice of a run: what el_batch's adj_* would say, made anew from the
+ * tokens of the sequence before every step.
+ *   seen in the last last_n tokens, n times:  l = l > 0 ? l / repeat : l * repeat;  l += -(n * frequency + presence) + bias
+ *   in bias_tokens:  l += bias      in ends, while fewer than min_tokens were generated:  l += -inf
+ * Sums are double, in this order, and rounded once to float. The second half is the caller's memory that a run reads and
+ * writes, and keeps for the next one: el_edits_add begins it, with n_tokens and n_seen 0. */
+typedef struct el_edits {
+    double repeat, presence, frequency;
+    int64_t min_tokens;
+    int32_t last_n; /* 0: none (then the memory is not used), below 0: all of them */
+    int32_t n_bias, n_ends;
+    const int32_t *bias_tokens; /* [n_bias] ascending */
+    const double *bias;         /* [n_bias] */
+    const int32_t *ends;        /* [n_ends] ascending */
+    int32_t room, n_tokens, n_seen;
+    int32_t *tokens;        /* [room] of the sequence: the last_n latest of them at least */
+    int32_t *seen, *counts; /* [room] the different ones among the last last_n, ascending, and how often */
+} el_edits;
+
 /* How the next token of one sequence is chosen from its `top_k` likeliest (docs/numerics.md): temperature 0 takes the
  * first; else one draw that depends on seed, choice and n_generated alone, after top-p and min-p. */
 typedef struct el_pick {
@@ -227,10 +246,12 @@ typedef struct el_pick {
     uint64_t seed;
     int64_t n_generated; /* tokens of this sequence chosen so far */
     int32_t choice, top_k;
+    el_edits *edits; /* before the choice; may be NULL */
 } el_pick;
 
-/* Several decode steps in one call. A run ends early after a step in which a sequence failed, an ending token was
- * chosen, or *halt was found to be other than 0: any thread may write it at any time. */
+/* Several decode steps in one call. A run ends early after a step in which a sequence failed, had every token banned
+ * (then -1 is chosen) or an ending token chosen, or *halt was found to be other than 0: any thread may write it at any
+ * time. */
 typedef struct el_run_spec {
     int32_t size; /* sizeof(el_run_spec), checked */
     int32_t n_steps, n_ends;
@@ -238,6 +259,9 @@ typedef struct el_run_spec {
     const int32_t *ends; /* [n_ends] tokens after which the caller has to decide; may be NULL with n_ends 0 */
     const int32_t *halt; /* may be NULL */
     int32_t *tokens;     /* [n_steps, S] written: the tokens chosen */
+    int32_t edit_room; /* room for the edits of a step: of all sequences n_bias + n_ends + n_seen + n_steps */
+    int32_t *edit_row, *edit_token; /* [edit_room] */
+    float *edit_rep, *edit_add;     /* [edit_room] */
 } el_run_spec;
 
 /* What an engine chose and holds. */
@@ -272,7 +296,8 @@ void el_engine_info(const el_engine *engine, el_info *info);
 int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err);
 
 /* Run up to n_steps steps; each step's tokens are the next one's input. The batch is the first step's: one token and one
- * row wanted of every sequence (T = S = R), top_k >= 1, no edits, and pages for n_steps positions from positions[s] on.
+ * row wanted of every sequence (T = S = R), top_k >= 1, no edits (those of the picks take their place), and pages for
+ * n_steps positions from positions[s] on.
  * `out` holds the last step's results. *n_done = steps that ran. The tokens equal those of n_done calls of el_step with
  * el_pick_rank. On an error *n_done steps before it were complete. */
 int32_t el_run(el_engine *engine, const el_batch *batch, const el_run_spec *run, const el_output *out,
@@ -280,6 +305,14 @@ int32_t el_run(el_engine *engine, const el_batch *batch, const el_run_spec *run,
 
 /* The rank, 0 to n-1, that `pick` chooses among n >= 1 logits in descending order, none of them nan. Pure. */
 int32_t el_pick_rank(const el_pick *pick, const float *logits, int32_t n);
+
+/* Add n tokens to what `edits` has seen of its sequence. EL_E_ARGUMENT, and nothing added, where there is no room. */
+int32_t el_edits_add(el_edits *edits, const int32_t *tokens, int32_t n, el_error *err);
+
+/* Write the edits of a sequence after n_generated tokens, of tokens below n_vocab, as those of output row `row`; `room`
+ * as in el_run_spec. How many there are, -1 where there is no room. Pure. */
+int32_t el_edits_write(const el_edits *edits, int64_t n_generated, int32_t n_vocab, int32_t row, int32_t room,
+                       int32_t *rows, int32_t *tokens, float *rep, float *add);
 
 /* Copy page src to page dst in every layer of cache class cls. */
 int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, el_error *err);

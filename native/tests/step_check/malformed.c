@@ -111,21 +111,30 @@ void check_messages(void) {
 
 /* el_run with one field off: a code, never more steps than asked for, nothing written beyond them. */
 static void malformed_runs(el_engine *e) {
-    enum { STEPS = 6, SEQS = 3 };
+    enum { STEPS = 6, SEQS = 3, ROOM = 3 + STEPS, EDITS = 2 + 2 + 3 + STEPS };
     int32_t refused = 0, rounds = QUICK ? 300 : 5000;
     for (int32_t round = 0; round < rounds; round++) {
         int32_t tokens[] = {3, 7, 5}, positions[] = {0, 0, 0}, seq_start[] = {0, 1, 2, 3}, rows[] = {0, 1, 2};
-        int32_t pages[] = {5, 1, 2}, strides[] = {1, 1}, status[SEQS], ids[SEQS * 5], ends[] = {11, -4};
+        int32_t pages[] = {5, 1, 2}, strides[] = {1, 1}, status[SEQS], ids[SEQS * 5], ends[] = {-4, 11};
         int32_t chosen[STEPS * SEQS + 1], halt = random_below(4) == 0, n_done = -1;
         float top[SEQS * 5];
         const int32_t *tables[] = {pages, pages};
-        el_pick picks[SEQS] = {
-            {0, 1, 0, 1, 0, 0, 1}, {0.8, 0.9, 0.05, 2, 3, 1, 5}, {1e6, 0, 1, UINT64_MAX, 1, -1, 2}};
+        int32_t past[ROOM + 1], seen[ROOM + 1], counts[ROOM + 1], biased[] = {2, 11}, row[EDITS + 1],
+                                                                  token[EDITS + 1];
+        double bias[] = {-1.0, 1e30};
+        float rep[EDITS + 1], add[EDITS + 1];
+        el_edits edits = {1.5, 0.25, 0.125, 3,     random_below(9) - 1, 2, 2, biased, bias, ends, ROOM, 0,
+                          0,   past, seen,  counts};
+        past[ROOM] = seen[ROOM] = counts[ROOM] = row[EDITS] = token[EDITS] = 4711;
+        el_edits_add(&edits, tokens, 3, NULL);
+        el_pick picks[SEQS] = {{0, 1, 0, 1, 0, 0, 1, NULL},
+                               {0.8, 0.9, 0.05, 2, 3, 1, 5, &edits},
+                               {1e6, 0, 1, UINT64_MAX, 1, -1, 2, NULL}};
         el_batch b = {sizeof b,  3,    3,      3,       5,    0,    tokens, positions,
                       seq_start, rows, tables, strides, NULL, NULL, NULL,   NULL};
         el_output o = {ids, top, NULL, NULL, status};
-        el_run_spec run = {sizeof run, STEPS, 2, picks, ends, &halt, chosen};
-        switch (random_below(12)) {
+        el_run_spec run = {sizeof run, STEPS, 2, picks, ends, &halt, chosen, EDITS, row, token, rep, add};
+        switch (random_below(17)) {
         case 0: run.size = odd_value(); break;
         case 1: run.n_steps = random_below(2) ? random_below(STEPS + 1) : -odd_value(); break;
         case 2: run.n_ends = random_below(4) - 1; break;
@@ -139,9 +148,15 @@ static void malformed_runs(el_engine *e) {
             break;
         case 9: picks[random_below(SEQS)].n_generated = -1; break;
         case 10: b.top_k = random_below(6); break;
+        case 11: run.edit_room = random_below(2) ? random_below(EDITS) : -odd_value(); break;
+        case 12: edits.n_bias = edits.n_ends = random_below(4) - 1; break;
+        case 13: edits.room = random_below(2) ? random_below(ROOM) : -odd_value(); break;
+        case 14: edits.n_tokens = random_below(2) ? -1 : ROOM; break;
+        case 15: edits.seen = NULL; break;
         default: b.n_rows = random_below(4); break;
         }
         if (run.n_ends > 2) run.n_ends = 2;
+        if (edits.n_ends > 2) edits.n_bias = edits.n_ends = 2;
         if (run.n_steps > STEPS) run.n_steps = STEPS;
         chosen[STEPS * SEQS] = 4711;
         el_error err = {0};
@@ -150,6 +165,9 @@ static void malformed_runs(el_engine *e) {
         report(code ? n_done == 0 : n_done >= 1 && n_done <= (halt && run.halt ? 1 : run.n_steps), "run",
                "an odd number of steps");
         report(chosen[STEPS * SEQS] == 4711, "run", "a token beyond the last step");
+        report(past[ROOM] == 4711 && seen[ROOM] == 4711 && counts[ROOM] == 4711 && row[EDITS] == 4711 &&
+                   token[EDITS] == 4711,
+               "run", "an edit beyond the room");
         refused += code != EL_OK;
     }
     report(refused > rounds / 4, "run", "the changes did not change much");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from policy.source import REPOSITORY
 
 from edgellm import _native
 from edgellm._native import Engine, EngineConfig
+from edgellm._native.handles import _Kept
 from edgellm.core.errors import NativeError
-from edgellm.core.types import Batch, Pick, RunOutput
+from edgellm.core.types import Batch, Edits, Pick, RunOutput
+from edgellm.sampling.edits import adjust_for, edits_after
 from edgellm.sampling.exp64 import _POWERS
 from edgellm.sampling.sampler import rank_of
 
@@ -26,6 +29,17 @@ GREEDY = Pick(0.0, 1, 1.0, 0.0, 0, 0, 0)
 PICKS = [GREEDY, Pick(1.5, 20, 0.95, 0.01, 2**64 - 1, 1, 7), Pick(0.7, 40, 1.0, 0.0, 5, 0, 0)]
 PROMPTS = [[3, 1, 4], [1, 5], [9, 2, 6, 5]]
 N = 24
+VOCAB = 50
+
+
+def edited_picks(prompts: list[list[int]]) -> list[Pick]:
+    """PICKS with edits of every kind, which begin after these tokens."""
+    edits = [
+        Edits(prompts[0], 1.3, 0.5, 0.25, -1, {4: -math.inf, 7: 1.5}),
+        Edits(prompts[1], 1.0, 0.0, 0.7, 5, {}, (2, 9), 20),
+        Edits(prompts[2], bias={0: 0.125, 49: -0.5}, ends=(1, 3, 60), min_tokens=4),
+    ]
+    return [p._replace(edits=e) for p, e in zip(PICKS, edits, strict=True)]
 
 
 def decode_batch(make_batch: MakeBatch, engine: Engine, picks: list[Pick]) -> Batch:
@@ -46,9 +60,10 @@ def steps(run: RunOutput) -> list[list[int]]:
 
 
 def by_steps(engine: Engine, batch: Batch, picks: list[Pick], n: int) -> list[list[int]]:
-    tokens = []
+    tokens: list[list[int]] = []
     for step in range(n):
-        out = engine.step(batch)
+        said = [[t[s] for t in tokens] for s in range(len(picks))]
+        out = engine.step(replace(batch, adjust=adjust_for(picks, said, VOCAB)))
         ranks = [rank_of(p._replace(n_generated=p.n_generated + step), out.top_logits[i]) for i, p in enumerate(picks)]
         chosen = np.array([out.top_ids[i, r] for i, r in enumerate(ranks)], np.int32)
         tokens.append(chosen.tolist())
@@ -71,6 +86,98 @@ def test_a_run_is_its_steps(engine: Engine, make_batch: MakeBatch) -> None:
                 batch, tokens=np.array([t[-1] for t in run.tokens], np.int32), positions=batch.positions + np.int32(n)
             )
         assert got == expected
+
+
+@pytest.mark.parametrize("lengths", [[N], [1] * N, [5, 1, 18]])
+def test_a_run_with_edits_is_its_steps(engine: Engine, make_batch: MakeBatch, lengths: list[int]) -> None:
+    """Penalties over all and over the last tokens, biases, bans for a while: each step's follow from the last one's."""
+    batch = decode_batch(make_batch, engine, PICKS)
+    histories = [[*p, int(t)] for p, t in zip(PROMPTS, batch.tokens, strict=True)]
+    expected = by_steps(engine, batch, edited_picks(histories), N)
+    assert expected != by_steps(engine, decode_batch(make_batch, engine, PICKS), PICKS, N)
+    batch, got, picks = decode_batch(make_batch, engine, PICKS), [], edited_picks(histories)
+    for n in lengths:
+        run = engine.run(batch, [p._replace(n_generated=p.n_generated + len(got)) for p in picks], n, ())
+        got += steps(run)
+        for history, tokens in zip(histories, run.tokens, strict=True):
+            history += tokens
+        batch = replace(
+            batch, tokens=np.array([t[-1] for t in run.tokens], np.int32), positions=batch.positions + np.int32(n)
+        )
+    assert got == expected
+
+
+def test_edits_follow_a_list_that_grew_meanwhile(engine: Engine, make_batch: MakeBatch) -> None:
+    """Tokens that came between two runs, or a whole other history, are seen by the second."""
+    batch = decode_batch(make_batch, engine, PICKS)
+    histories = [[5] * 40 for _ in PICKS]
+    picks = [p._replace(edits=Edits(h, 1.0, 2.0, 1.0, 30)) for p, h in zip(PICKS, histories, strict=True)]
+    for more in ([], [7, 8, 7], [9] * 1000, None):
+        for history in histories:
+            if more is None:
+                del history[20:]
+            else:
+                history += more
+        fresh = [p._replace(edits=Edits(list(h), 1.0, 2.0, 1.0, 30)) for p, h in zip(PICKS, histories, strict=True)]
+        run = engine.run(batch, picks, 5, ())
+        assert run == engine.run(batch, fresh, 5, ())
+        assert run.tokens != engine.run(batch, PICKS, 5, ()).tokens
+        for history, tokens in zip(histories, run.tokens, strict=True):
+            history += tokens
+
+
+def test_a_run_ends_where_every_token_is_banned(engine: Engine, make_batch: MakeBatch) -> None:
+    batch = decode_batch(make_batch, engine, PICKS)
+    everything = Edits([1], bias={}, ends=tuple(range(VOCAB)), min_tokens=10)
+    picks = [PICKS[0], PICKS[1], PICKS[2]._replace(edits=everything, n_generated=4)]
+    run = engine.run(batch, picks, N, ())
+    assert [t[-1] < 0 for t in run.tokens] == [False, False, True]
+    assert [len(t) for t in run.tokens] == [1, 1, 1]
+    assert run.status == [0, 0, 0]
+    picks[2] = picks[2]._replace(n_generated=10)
+    assert [len(t) for t in engine.run(batch, picks, 3, ()).tokens] == [3, 3, 3]
+
+
+TOKENS = st.integers(0, 30)
+PENALTIES = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 0.1, 0.7])
+
+
+@given(
+    st.lists(TOKENS, max_size=60),
+    st.sampled_from([1.0, 1.1, 1e-6, 1e6]) | st.floats(1e-6, 1e6),
+    PENALTIES,
+    PENALTIES,
+    st.sampled_from([0, -1, 1, 5, 64]),
+    st.dictionaries(TOKENS, st.floats(-1e30, 1e30) | st.just(-math.inf), max_size=12),
+    st.lists(TOKENS, max_size=5),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 60),
+)
+def test_c_edits_as_python(
+    tokens: list[int], repeat: float, presence: float, frequency: float, last_n: int, bias: dict[int, float],
+    ends: list[int], min_tokens: int, n_generated: int, split: int,
+) -> None:  # fmt: skip
+    """The same edits bit for bit, however many tokens were there at first and came one by one later."""
+    if not _native.available():
+        pytest.skip(f"the native library is not here: {_native.why_not()}")
+    ffi, lib = _native.ffi, _native.lib()
+    first = tokens[:split]
+    e = Edits(
+        first, repeat, presence, frequency, last_n, dict(sorted(bias.items())), tuple(sorted({*ends})), min_tokens
+    )
+    kept = _Kept(e)
+    for new in [first[kept.n :], *([t] for t in tokens[split:])]:
+        assert lib.el_edits_add(kept.c, ffi.new("int32_t[]", new), len(new), ffi.NULL) == 0
+    rows, ids, rep, add = (ffi.new(f"{kind}[]", 100) for kind in ("int32_t", "int32_t", "float", "float"))
+    n = lib.el_edits_write(kept.c, n_generated, 25, 3, 100, rows, ids, rep, add)
+    expected = edits_after(e, tokens, n_generated, 25)
+    assert ffi.unpack(rows, n) == [3] * len(expected)
+    assert ffi.unpack(ids, n) == [t for t, _, _ in expected]
+    for theirs, ours in ((rep, [r for _, r, _ in expected]), (add, [a for _, _, a in expected])):
+        assert bytes(ffi.buffer(theirs, 4 * n)) == np.array(ours, np.float32).tobytes()
+    if n:
+        assert lib.el_edits_write(kept.c, n_generated, 25, 3, n - 1, rows, ids, rep, add) == -1
 
 
 def test_a_run_ends_after_an_ending_token(engine: Engine, make_batch: MakeBatch) -> None:
@@ -166,7 +273,7 @@ def test_c_chooses_as_python(
         pytest.skip(f"the native library is not here: {_native.why_not()}")
     logits = np.sort(np.array(values, np.float32))[::-1].copy()
     pick = Pick(temperature, top_k, top_p, min_p, seed, choice, n)
-    c_pick = _native.ffi.new("el_pick *", pick._asdict())
+    c_pick = _native.ffi.new("el_pick *", {k: v for k, v in pick._asdict().items() if v is not None})
     rank = _native.lib().el_pick_rank(c_pick, _native.ffi.from_buffer("float[]", logits), len(logits))
     assert rank == rank_of(pick, logits)
 

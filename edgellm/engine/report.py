@@ -1,0 +1,86 @@
+"""From a finished request to its Completion, and from scored tokens to log-probabilities with their texts."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from edgellm.core.errors import TokenizerError
+from edgellm.core.results import Choice, Completion, Logprobs, Timings, TokenLogprob, Usage
+from edgellm.core.types import Scored
+from edgellm.engine.request import Request
+from edgellm.tokenizer import Tokenizer
+
+
+class LogprobText:
+    """Puts texts to the scored tokens of one choice, in order; `offset` counts the characters of the text so far."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._offset = 0
+
+    def add(self, scores: Sequence[Scored]) -> Logprobs:
+        """The next tokens."""
+        return Logprobs([self._one(s) for s in scores])
+
+    def skip(self, token: int) -> None:
+        """A token that has no log-probability, as the first of a prompt."""
+        self._advance(self._text(token)[1])
+
+    def _one(self, s: Scored) -> TokenLogprob:
+        text, data = self._text(s.token)
+        top = [TokenLogprob(i, *self._text(i), logprob) for i, logprob in s.top]
+        entry = TokenLogprob(s.token, text, data, s.logprob, self._offset, top)
+        self._advance(data)
+        return entry
+
+    def _advance(self, data: bytes) -> None:
+        self._offset += len(self._decode(data))
+
+    def _text(self, token: int) -> tuple[str, bytes]:
+        """A token's text (U+FFFD for what is no character, a control token as the file spells it) and its bytes."""
+        try:
+            data = self._tokenizer.token_bytes(token)
+            if not data and self._tokenizer.is_control(token):
+                return self._tokenizer.token_text(token), b""
+        except TokenizerError:  # no vocabulary: token ids still work
+            return "", b""
+        return data.decode("utf-8", "replace"), data
+
+
+def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> Completion:
+    """What a finished request returns."""
+    n_prompt = len(request.prompt)
+    params = request.params
+    choices = [
+        Choice(
+            s.index,
+            "".join(s.text),
+            s.tokens[n_prompt:],
+            s.finish_reason or "error",
+            s.stop_token if s.stops.matched is None else s.stops.matched,
+            None if params.logprobs is None else LogprobText(tokenizer).add(s.logprobs),
+        )
+        for s in request.sequences
+    ] or [Choice(0, "", [], "error")]
+    prompt_logprobs = None
+    if params.prompt_logprobs is not None:
+        texts = LogprobText(tokenizer)
+        texts.skip(request.prompt[0])
+        prompt_logprobs = [None, *texts.add(request.prompt_logprobs).content]
+    first = request.first_token or request.finished
+    return Completion(
+        choices=choices,
+        usage=Usage(n_prompt, sum(len(c.token_ids) for c in choices)),
+        timings=Timings(
+            queue=max(0.0, request.started - request.submitted),
+            prefill=max(0.0, first - request.started),
+            decode=max(0.0, request.finished - first),
+            first_token=max(0.0, first - request.submitted),
+        ),
+        seed=request.seed,
+        fingerprint=fingerprint,
+        error=request.error,
+        prompt_logprobs=prompt_logprobs,
+    )
