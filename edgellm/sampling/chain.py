@@ -20,15 +20,22 @@ MIROSTAT_TOKENS = 100
 
 
 def ranked(row: F32, k: int) -> tuple[I32, F32]:
-    """ids and logits of the k likeliest of a row of logits [V], by logit descending, then id."""
-    row = row + np.float32(0.0)  # -0 and 0 are equal: both become 0
-    bits = row.view(np.uint32)
-    order = np.where(bits >> 31, bits, ~(bits | np.uint32(0x80000000)))  # ascending where the logits descend
-    keys = order.astype(np.uint64) << np.uint64(32) | np.arange(len(row), dtype=np.uint64)
-    if k < len(keys):
-        keys = np.partition(keys, k - 1)[:k]
+    """ids and logits of the k likeliest of a row of logits [V], by logit descending, then id.
+
+    Banned tokens (-inf) are left out, but for the first token of a row that has nothing else.
+    """
+    if k < 1:
+        return np.zeros(0, np.int32), row[:0]
+    least = np.partition(row, len(row) - k)[len(row) - k] if k < len(row) else row.min()
+    ids = np.flatnonzero(row >= least if least > -np.inf else row > least).astype(np.int32)
+    if len(ids) == 0:
+        return np.zeros(1, np.int32), row[:1]
+    bits = (row[ids] + np.float32(0.0)).view(np.uint32)  # -0 and 0 are equal: both become 0
+    keys = np.where(bits >> 31, bits, ~(bits | np.uint32(0x80000000))).astype(np.uint64)  # ascending: logits descend
+    keys <<= np.uint64(32)
+    keys |= np.arange(len(ids), dtype=np.uint64)
     keys.sort()
-    ids = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
+    ids = ids[(keys[:k] & np.uint64(0xFFFFFFFF)).astype(np.int64)]
     return ids, row[ids]
 
 
@@ -80,21 +87,32 @@ def xtc_on(p: ResolvedParams) -> bool:
     return p.xtc_probability > 0.0 and p.xtc_threshold <= 0.5
 
 
-def mirostat(p: ResolvedParams, logits: F32, n_vocab: int, mu: float, u: float) -> tuple[int, float]:
-    """The rank chosen among all logits in descending order, and the next mu (S. Basu et al., 2021)."""
-    x = logits[: np.count_nonzero(logits > -np.inf)].astype(np.float64)
-    x = (x - x[0]) / p.temperature
-    np.maximum(x, LEAST, out=x)
-    sums = exp64(x).cumsum()
+def mirostat(p: ResolvedParams, row: F32, mu: float, u: float) -> tuple[int, float]:
+    """The token chosen from a row of logits [V], not all of them -inf, and the next mu (S. Basu et al., 2021)."""
     if p.mirostat == 1:
-        keep = _mirostat_k(x, n_vocab, mu)
+        ids, logits = ranked(row, len(row))
+        x = _scaled(logits, logits[0], p.temperature)
+        x = x[: _mirostat_k(x, len(row), mu)]
     else:
-        surprise = (log64(float(sums[-1])) - x) / LN2
-        keep = max(1, int(np.count_nonzero(surprise <= mu)))
-    sums = sums[:keep]
-    rank = min(int(sums.searchsorted(u * sums[-1], side="right")), keep - 1)
-    surprise_of_it = (log64(float(sums[-1])) - float(x[rank])) / LN2
-    return rank, mu - p.mirostat_eta * (surprise_of_it - p.mirostat_tau)
+        x = _scaled(row, row.max(), p.temperature)
+        surprise = (log64(float(exp64(x).cumsum()[-1])) - x) / LN2
+        kept = np.flatnonzero(surprise <= mu)
+        if len(kept) == 0:
+            kept = np.array([row.argmax()])
+        at, logits = ranked(row[kept], len(kept))
+        ids = kept[at].astype(np.int32)
+        x = _scaled(logits, logits[0], p.temperature)
+    sums = exp64(x).cumsum()
+    rank = min(int(sums.searchsorted(u * sums[-1], side="right")), len(x) - 1)
+    seen = (log64(float(sums[-1])) - float(x[rank])) / LN2
+    return int(ids[rank]), mu - p.mirostat_eta * (seen - p.mirostat_tau)
+
+
+def _scaled(logits: F32, best: np.float32, temperature: float) -> F64:
+    """(logits - best) / temperature, at least LEAST."""
+    x = logits.astype(np.float64) - np.float64(best)
+    scaled: F64 = np.maximum(x, LEAST * temperature) / temperature
+    return scaled
 
 
 def _mirostat_k(x: F64, n_vocab: int, mu: float) -> int:

@@ -40,7 +40,7 @@ class Sampler:
     """
 
     __slots__ = (
-        "_allowed", "_dry", "_edits", "_edits_here", "_mu", "_n_vocab", "_rare", "adjusts", "choice", "n_likeliest",
+        "_allowed", "_dry", "_edits", "_edits_here", "_mu", "_rare", "adjusts", "choice", "n_likeliest",
         "needs_logits", "needs_lse", "params", "plain", "seed", "top_k",
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ class Sampler:
         token_bytes: Callable[[int], bytes] = lambda _: b"",
     ) -> None:
         p = self.params = params
-        self.seed, self.choice, self._n_vocab = seed & (2**64 - 1), choice, n_vocab
+        self.seed, self.choice = seed & (2**64 - 1), choice
         self._rare = p.typical_p < 1.0 or chain.xtc_on(p) or p.dynatemp_range > 0.0
         if p.mirostat:
             self._rare = p.temperature > 0.0
@@ -73,7 +73,7 @@ class Sampler:
             k > MAX_TOP_K
             or self._edits_here
             or self._allowed is not None
-            or (p.top_n_sigma > 0.0 and not greedy and not p.mirostat)
+            or (not greedy and (p.top_n_sigma > 0.0 or p.mirostat > 0))
         )
         scores = self.needs_lse or p.prompt_logprobs is not None
         self.plain = not (self.needs_logits or scores or self._rare or self._dry)
@@ -121,24 +121,23 @@ class Sampler:
             raise banned()
         if not self._rare:
             return int(ids[rank_of(self.pick_for(n_generated), logits)])
-        u = uniform(self.seed, self.choice, n_generated)
-        if self.params.mirostat:
-            rank, self._mu = chain.mirostat(self.params, logits, self._n_vocab, self._mu, u)
-        else:
-            other = second_uniform(self.seed, self.choice, n_generated)
-            rank = chain.rank_in_chain(self.params, logits[: self.n_likeliest], u, other)
-        return int(ids[rank])
+        u, other = uniform(self.seed, self.choice, n_generated), second_uniform(self.seed, self.choice, n_generated)
+        return int(ids[chain.rank_in_chain(self.params, logits[: self.n_likeliest], u, other)])
 
     def pick_from_row(self, row: F32, n_generated: int) -> int:
         """Choose from a whole row of logits [V] (already adjusted)."""
-        p = self.params
-        if self._allowed is not None:
-            only = np.full_like(row, -np.inf)
-            only[self._allowed] = row[self._allowed]
-            row = only
-        if p.top_n_sigma > 0.0 and not p.mirostat:
-            row = chain.within_sigma(row, p.top_n_sigma)
-        return self.pick(*chain.ranked(row, min(self.n_likeliest, len(row))), n_generated)
+        p, allowed = self.params, self._allowed
+        if allowed is not None:
+            row = row[allowed]
+        if p.mirostat and self._rare:
+            if row.max() == -np.inf:
+                raise banned()
+            token, self._mu = chain.mirostat(p, row, self._mu, uniform(self.seed, self.choice, n_generated))
+        else:
+            if p.top_n_sigma > 0.0:
+                row = chain.within_sigma(row, p.top_n_sigma)
+            token = self.pick(*chain.ranked(row, min(self.n_likeliest, len(row))), n_generated)
+        return token if allowed is None else int(allowed[token])
 
 
 def banned() -> RequestError:
