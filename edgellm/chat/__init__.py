@@ -1,5 +1,6 @@
 """Chat templates."""
 
-from edgellm.chat.template import ChatTemplate
+from edgellm.chat.capabilities import Capabilities
+from edgellm.chat.template import ChatTemplate, Rendered
 
-__all__ = ["ChatTemplate"]
+__all__ = ["Capabilities", "ChatTemplate", "Rendered"]

@@ -5,22 +5,42 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-import jinja2
 import jinja2.nodes
 
 from edgellm.chat import provenance, sandbox
+from edgellm.chat.capabilities import Capabilities, adapt, needs_adapting, probe
 from edgellm.chat.messages import Message, copy_json, normalise_messages, normalise_tools, text_of
+from edgellm.chat.meter import STEPS_TO_PROBE, Meter
+from edgellm.chat.provenance import Segment
 from edgellm.core.errors import TemplateError
 
 _KEY = "tokenizer.chat_template"
-_MIN_CHARS = 4_000_000
 _PROBE_METHODS = frozenset(
     "count endswith find index lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit "
     "rstrip split startswith strip".split()
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as text.
+
+    segments: (text, whether control tokens in it count); together they are the text.
+    notes: what was done to messages that the template cannot express, one sentence each.
+    """
+
+    segments: tuple[Segment, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(text for text, _ in self.segments)
 
 
 class ChatTemplate:
@@ -58,6 +78,43 @@ class ChatTemplate:
         """Whether the model has one; if not, it is a base model that continues text."""
         return bool(self.source)
 
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """What the template can express, found out once; None if it fails on a single user turn.
+
+        Raises TemplateError when there is no template, or it is not valid.
+        """
+        return self._template(False).capabilities
+
+    def apply(
+        self,
+        messages: list[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        **extra: Any,
+    ) -> Rendered:
+        """The conversation as text, cut by where it comes from; with add_generation_prompt, ready for the answer.
+
+        Control tokens count only in what the template itself wrote. Everything that comes from messages and tools is
+        marked False, except marks that the template looks for in assistant messages (such as </think>).
+        A system message that the template cannot express goes into the user turn, turns that it refuses side by side
+        are joined, and the notes say so. extra: further variables for the template, such as enable_thinking; trusted,
+        but for `documents`.
+        Raises RequestError for messages that are not messages; TemplateError when there is no template, when it
+        refuses, fails or wants too much, or does something to a text that cannot be followed.
+        """
+        job = self._prepare(messages, add_generation_prompt, tools, extra)
+        untrusted = {k: job.variables[k] for k in ("messages", "tools", "documents") if job.variables.get(k)}
+        plain, meter = job.run(), job.meter()
+        segments = provenance.segments(
+            plain,
+            untrusted,
+            lambda changed: job.compiled.run(job.variables | changed, meter),
+            job.compiled.probes,
+        )
+        return Rendered(tuple(segments), tuple(job.notes))
+
     def render(
         self,
         messages: list[Message],
@@ -66,13 +123,8 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         **extra: Any,
     ) -> str:
-        """The text of the conversation; with add_generation_prompt, ready for the assistant's answer.
-
-        extra: further variables for the template, such as enable_thinking. Raises RequestError for messages
-        that are not messages, TemplateError when there is no template or it refuses or fails.
-        """
-        compiled, context = self._prepare(messages, add_generation_prompt, tools, extra)
-        return compiled.run(context, self._limit(context))
+        """The text alone, also where it cannot be told where it comes from. Otherwise as `apply`."""
+        return self._prepare(messages, add_generation_prompt, tools, extra).run()
 
     def render_segments(
         self,
@@ -81,23 +133,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
         **extra: Any,
-    ) -> list[tuple[str, bool]]:
-        """`render` cut into (text, whether control tokens in it count).
-
-        They count only in what the template itself wrote. Everything that comes from messages and tools is
-        marked False, except marks that the template looks for in assistant messages (such as </think>).
-        The texts together equal `render`. `extra` is trusted, but for `documents`. Raises TemplateError also
-        when the template does something to a text that cannot be followed.
-        """
-        compiled, context = self._prepare(messages, add_generation_prompt, tools, extra)
-        limit = self._limit(context)
-        untrusted = {k: context[k] for k in ("messages", "tools", "documents") if context.get(k)}
-        return provenance.segments(
-            compiled.run(context, limit),
-            untrusted,
-            lambda changed: compiled.run(context | changed, limit),
-            compiled.probes,
-        )
+    ) -> list[Segment]:
+        """The segments of `apply`."""
+        rendered = self.apply(messages, add_generation_prompt=add_generation_prompt, tools=tools, **extra)
+        return list(rendered.segments)
 
     def _prepare(
         self,
@@ -105,23 +144,31 @@ class ChatTemplate:
         add_generation_prompt: bool,
         tools: list[dict[str, Any]] | None,
         extra: dict[str, Any],
-    ) -> tuple[_Compiled, dict[str, Any]]:
+    ) -> _Job:
         compiled = self._template(bool(tools))
-        copies = normalise_messages(messages)
-        for message in copies:
-            text = text_of(message["content"])
-            message["content"] = [{"type": "text", "text": text}] if compiled.wants_parts else text
-        options: dict[str, Any] = {
+        copies = [{**m, "content": text_of(m["content"])} for m in normalise_messages(messages)]
+        definitions = normalise_tools(tools)
+        notes: list[str] = []
+        if needs_adapting(copies) or definitions:
+            can = compiled.capabilities
+            if can is not None:
+                copies, notes = adapt(copies, can)
+                if definitions and not can.tools:
+                    notes.append("the model's chat template has no place for tools: the model does not see them")
+        if compiled.wants_parts:
+            for message in copies:
+                message["content"] = [{"type": "text", "text": message["content"]}]
+        variables: dict[str, Any] = {
             "bos_token": self.bos_text,
             "eos_token": self.eos_text,
             "documents": None,
             **copy_json(extra, "template options"),
             "messages": copies,
-            "tools": normalise_tools(tools),
+            "tools": definitions,
             "add_generation_prompt": add_generation_prompt,
             "strftime_now": sandbox.clock(datetime.now()),
         }
-        return compiled, options
+        return _Job(compiled, variables, notes)
 
     def _template(self, for_tools: bool) -> _Compiled:
         source = self._tool_source if for_tools and self._tool_source else self.source
@@ -135,10 +182,21 @@ class ChatTemplate:
                 self._compiled[source] = _Compiled(source)
             return self._compiled[source]
 
-    @staticmethod
-    def _limit(context: dict[str, Any]) -> int:
-        """Most characters a rendering may have: generous for what goes in."""
-        return _MIN_CHARS + 16 * (len(str(context["messages"])) + len(str(context["tools"])))
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A rendering that is about to happen."""
+
+    compiled: _Compiled
+    variables: dict[str, Any]
+    notes: list[str]
+
+    def meter(self) -> Meter:
+        """What a rendering of these variables may use up."""
+        return Meter.for_input(self.variables, len(self.variables["messages"]))
+
+    def run(self) -> str:
+        return self.compiled.run(self.variables, self.meter())
 
 
 class _Compiled:
@@ -148,40 +206,63 @@ class _Compiled:
     """
 
     def __init__(self, source: str) -> None:
-        environment = sandbox.make_environment()
-        try:
-            tree = environment.parse(source)
-            self._template = environment.from_string(source)
-        except (jinja2.TemplateSyntaxError, RecursionError) as e:
-            line = f" in line {e.lineno}" if isinstance(e, jinja2.TemplateSyntaxError) else ""
-            raise TemplateError(f"the model's chat template is not valid{line}: {e}") from e
-        self.probes = _probes(tree)
+        environment = _environment()
+        tree = sandbox.parse(environment, source)
+        self.probes = sandbox.guarded(lambda: _probes(tree))
+        self._template = sandbox.compile_tree(environment, tree)
+        self._lock = threading.Lock()
+        self._meter = Meter(STEPS_TO_PROBE)
+        self._capabilities: Capabilities | None = None
+        self._probed = False
         self.wants_parts = self._wants_parts()
 
-    def run(self, context: dict[str, Any], max_chars: int) -> str:
-        return sandbox.run(self._template, context, max_chars)
+    def run(self, variables: dict[str, Any], meter: Meter) -> str:
+        return sandbox.run(self._template, variables, meter)
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        with self._lock:
+            if not self._probed:
+                self._capabilities = probe(self._try)
+                self._probed = True
+            return self._capabilities
 
     def _wants_parts(self) -> bool:
         """Tries both forms of content on a message that no template refuses."""
         word = "edgellmprobe"
-        parts = [{"type": "text", "text": word}]
-        return not self._shows(word, word) and self._shows(parts, word)
+        self.wants_parts = False
+        if _shows(self._try([{"role": "user", "content": word}]), word):
+            return False
+        return _shows(self._try([{"role": "user", "content": [{"type": "text", "text": word}]}]), word)
 
-    def _shows(self, content: Any, word: str) -> bool:
-        context = {
-            "messages": [{"role": "user", "content": content}],
+    def _try(self, messages: list[Message], **options: Any) -> str | None:
+        """A trial rendering; None if the template refuses or fails."""
+        if self.wants_parts:
+            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+        variables: dict[str, Any] = {
+            "messages": messages,
             "tools": None,
             "documents": None,
             "bos_token": "",
             "eos_token": "",
             "add_generation_prompt": True,
             "strftime_now": sandbox.clock(datetime(2000, 1, 1)),
+            **options,
         }
         try:
-            text = self.run(context, _MIN_CHARS)
+            return self.run(variables, self._meter)
         except TemplateError:
-            return False
-        return word in text and not re.search("""["']type["']""", text)
+            return None
+
+
+@cache
+def _environment() -> sandbox.Environment:
+    return sandbox.Environment()
+
+
+def _shows(text: str | None, word: str) -> bool:
+    """Whether the word is there, and not as the printed form of a list of parts."""
+    return text is not None and word in text and not re.search("""["']type["']""", text)
 
 
 def _probes(tree: jinja2.nodes.Template) -> tuple[str, ...]:
