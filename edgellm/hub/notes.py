@@ -7,7 +7,6 @@ that nothing is known; it is written anew with the next fetch.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -57,17 +56,13 @@ def _parse(document: dict[str, Any]) -> Notes:
 
 
 def save(folder: Path, notes: Notes) -> None:
-    """Writes the notes, at once or not at all. OSError."""
+    """Writes the notes, at once or not at all. The folder's lock must be held. OSError."""
     files = {
         name: {"size": n.size, "checksum": n.checksum, "kind": n.kind, "commit": n.commit}
         for name, n in sorted(notes.files.items())
     }
     document = {"schema": _SCHEMA, "license": notes.license, "default": notes.default, "files": files}
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{NAME}.{os.getpid()}.part"
-    try:
-        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, folder / NAME)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    part = folder / f"{NAME}.part"
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, folder / NAME)

@@ -179,6 +179,8 @@ def _described(
     """
     found = []
     for candidate in quants.models(paths):
+        if candidate.missing:
+            continue
         try:
             stats = [(root / f).stat() for f in candidate.files]
         except OSError:

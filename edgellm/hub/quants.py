@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-
-from edgellm.gguf.split import shard_paths
+from pathlib import PurePosixPath
 
 DEFAULT = "Q4_K_M"
 FALLBACK = (
@@ -26,15 +24,23 @@ _LABEL = re.compile(
     r"|BF16|FP?16|FP?32|Q\d))(?![A-Z0-9])",
     re.IGNORECASE,
 )
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})(?P<dot>\.gguf)", re.IGNORECASE)
 _COMPANION = re.compile(r"mmproj|imatrix|^(?:mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One model of a repository: its quantisation ("" if the name does not say) and its files, in order."""
+    """One model of a repository.
+
+    Attributes:
+        label: its quantisation, "" if the name does not say.
+        files: its files in order; of a set that is not complete those that are there, and the first that is not.
+        missing: how many files of its set are not there.
+    """
 
     label: str
     files: tuple[str, ...]
+    missing: int = 0
 
     @property
     def name(self) -> str:
@@ -68,15 +74,24 @@ def is_companion(path: str) -> bool:
 
 
 def models(paths: Iterable[str]) -> list[Candidate]:
-    """The models among a repository's paths, sorted. Sets are listed whole, with files that are not there."""
-    found: dict[tuple[str, ...], None] = {}
-    for path in sorted(paths):
+    """The models among a repository's paths, sorted by their first file."""
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    found = []
+    for path in paths:
         if not path.lower().endswith(".gguf") or is_companion(path):
             continue
-        shards = shard_paths(Path(PurePosixPath(path).name))
-        folder = PurePosixPath(path).parent
-        found[tuple((folder / s.name).as_posix() for s in shards) if shards else (path,)] = None
-    return [Candidate(label_of(files[0]), files) for files in found]
+        match = _SHARD.fullmatch(path)
+        if match is not None and 1 <= int(match["no"]) <= int(match["count"]):
+            sets.setdefault((match["stem"], match["count"], match["dot"]), set()).add(int(match["no"]))
+        else:
+            found.append(Candidate(label_of(path), (path,)))
+    for (stem, count, dot), there in sets.items():
+        numbers, missing = sorted(there), int(count) - len(there)
+        if missing:
+            numbers.append(next(i for i in range(1, int(count) + 1) if i not in there))
+        files = tuple(f"{stem}-{i:05d}-of-{count}{dot}" for i in sorted(numbers))
+        found.append(Candidate(label_of(files[0]), files, missing))
+    return sorted(found, key=lambda c: c.files)
 
 
 def tag_of(candidate: Candidate, among: Sequence[Candidate]) -> str:

@@ -230,5 +230,5 @@ def no_gguf(repo: str) -> str:
 
 def choices(repo: str, candidates: list[quants.Candidate], among: list[quants.Candidate]) -> str:
     """Spellings of `candidates`, at most twenty."""
-    named = [f"{repo}:{quants.tag_of(c, among)}" for c in candidates]
-    return ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")
+    named = [f"{repo}:{quants.tag_of(c, among)}" for c in candidates[:20]]
+    return ", ".join(named) + (f" and {len(candidates) - 20} more" if len(candidates) > 20 else "")

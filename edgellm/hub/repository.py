@@ -16,8 +16,8 @@ from pathlib import Path
 
 from edgellm.core import log
 from edgellm.core.errors import DownloadError, ModelNotFound
-from edgellm.hub import local, notes, places, quants, remote, web
-from edgellm.hub.local import Progress
+from edgellm.hub import inventory, notes, places, quants, remote, web
+from edgellm.hub.local import DOWNLOADS, Progress
 from edgellm.hub.lock import file_lock
 from edgellm.hub.notes import FileNote
 from edgellm.hub.places import LocalModel
@@ -49,7 +49,7 @@ class _Work:
         return self.folder / file.path
 
     def part(self, file: RemoteFile) -> Path:
-        return local.part_path(self.folder, file.path, _need(file).value)
+        return inventory.part_path(self.folder, file.path, _need(file).value)
 
 
 def fetch(name: HFName, progress: Progress | None = None) -> LocalModel:
@@ -66,11 +66,11 @@ def fetch(name: HFName, progress: Progress | None = None) -> LocalModel:
     files = [repository.files[f] for f in chosen.files]
     for file in files:
         _need(file)
-    folder = local.repo_folder(name.repo, name.revision)
+    folder = inventory.repo_folder(name.repo, name.revision)
     work = _Work(name, repository, files, f"{replace(name, tag=None, file=None)}:{tag}", folder, report)
     asked_for_any = name.tag is None and name.file is None
     try:
-        with file_lock(local.repo_lock(name.repo, name.revision), lambda: _waiting(work)):
+        with file_lock(inventory.repo_lock(name.repo, name.revision), lambda: _waiting(work)):
             found = _elsewhere(work) or _bring(work)
             _note(work, tag if asked_for_any else "", found.origin == "edgellm")
     except OSError as e:
@@ -90,14 +90,16 @@ def damage(model: LocalModel, progress: Progress | None = None) -> str:
     if model.sha256 is not None:
         known[model.path] = Checksum(model.sha256)
     if model.origin == "edgellm" and model.repo is not None:
-        folder = local.repo_folder(model.repo, model.revision)
+        folder = inventory.repo_folder(model.repo, model.revision)
         for file, note in notes.load(folder).files.items():
             known[folder / file] = Checksum(note.checksum, note.kind)
-    for path in local.files_of(model):
+    paths = inventory.files_of(model)
+    for path in paths:
         if path in known:
             size = path.stat().st_size
+            label = f"verifying {model.name if len(paths) == 1 else path.name}"
 
-            def progress(done: int, size: int = size, label: str = f"verifying {path.name}") -> None:
+            def progress(done: int, size: int = size, label: str = label) -> None:
                 report(done, size, label)
 
             found = known[path].of(path, progress)
@@ -144,11 +146,12 @@ def _choose(name: HFName, repository: Repository, candidates: list[Candidate]) -
         listed = ", ".join(f"hf:{name.repo}/{c.files[0]}" for c in found[:20])
         raise ModelNotFound(f"{name} means {len(found)} models; name one of them: {listed}")
     chosen = found[0]
-    absent = [f for f in chosen.files if f not in repository.files]
-    if absent:
+    if chosen.missing:
+        absent = next(f for f in chosen.files if f not in repository.files)
+        total = len(chosen.files) - 1 + chosen.missing
         raise ModelNotFound(
-            f"{remote.page(name.repo)} lacks {len(absent)} of the {len(chosen.files)} files of this model: "
-            f"{', '.join(absent[:8])}"
+            f"{remote.page(name.repo)} lacks {chosen.missing} of the {total} files of this model: {absent}"
+            + (", …" if chosen.missing > 1 else "")
         )
     exact = name.tag is not None or (name.file or "").lower().endswith(".gguf")
     if not exact and chosen.plain != quants.DEFAULT:
@@ -161,7 +164,7 @@ def _choose(name: HFName, repository: Repository, candidates: list[Candidate]) -
 def _no_file(name: HFName, candidates: list[Candidate]) -> str:
     import difflib
 
-    names = [c.files[0] for c in candidates]
+    names = [c.files[0] for c in candidates[:1000]]
     near = difflib.get_close_matches(name.file or "", names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else f" There are: {', '.join(names[:20])}."
     return f"{remote.page(name.repo)} has no model file {name.file}.{hint}"
@@ -172,7 +175,7 @@ def _elsewhere(work: _Work) -> LocalModel | None:
     if all(work.path(f).is_file() for f in work.files):
         return None
     for model in places.others():
-        paths = local.files_of(model)
+        paths = inventory.files_of(model)
         if (model.repo or "").lower() != work.name.repo.lower() or model.size != work.total():
             continue
         if len(paths) == len(work.files) and all(map(_Check(work).intact, work.files, paths)):
@@ -203,7 +206,7 @@ class _Check:
 
 def _bring(work: _Work) -> LocalModel:
     """Downloads what is not there, or not right, and puts each file into place."""
-    (work.folder / local.DOWNLOADS).mkdir(parents=True, exist_ok=True)
+    (work.folder / DOWNLOADS).mkdir(parents=True, exist_ok=True)
     check = _Check(work)
     missing = [f for f in work.files if not check.intact(f, work.path(f))]
     _check_space(work, missing)
@@ -255,10 +258,10 @@ def _check_space(work: _Work, missing: Sequence[RemoteFile]) -> None:
 def _clean(work: _Work) -> None:
     """Removes the remains of older downloads of these files, and the folder for them if nothing else is in it."""
     names = {f.path for f in work.files}
-    downloads = work.folder / local.DOWNLOADS
+    downloads = work.folder / DOWNLOADS
     with contextlib.suppress(OSError):
         for part in downloads.glob("*.part"):
-            if local.part_file(part) in names:
+            if inventory.part_file(part) in names:
                 part.unlink()
         downloads.rmdir()
 

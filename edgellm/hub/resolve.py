@@ -10,15 +10,18 @@ import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgellm.core import env
 from edgellm.core.errors import DownloadError, ModelNotFound
 from edgellm.gguf.split import model_in_directory
-from edgellm.hub import catalogue, local, spelling
+from edgellm.hub import catalogue, local
 from edgellm.hub.catalogue import CatalogEntry
 from edgellm.hub.local import Progress
-from edgellm.hub.places import LocalModel
-from edgellm.hub.spelling import HFName
+
+if TYPE_CHECKING:  # imported where they are needed: what is in the catalogue is found without
+    from edgellm.hub.places import LocalModel
+    from edgellm.hub.spelling import HFName
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,10 @@ def resolve(model: str, *, offline: bool = False, progress: Progress | None = No
         known = _by_file(path)
         name = known.name if known is not None else path.stem
         return ResolvedModel(path, name, known, known is not None and known.base, known.license if known else "")
+    from edgellm.hub import inventory, spelling
+
     spelt = spelling.parse(model, env.HF_ENDPOINT.get())
-    here = (local.find_hf(spelt) if spelt is not None else None) or (local.find(model) if model else None)
+    here = (inventory.find_hf(spelt) if spelt is not None else None) or (inventory.find(model) if model else None)
     if here is not None:
         return _of_local(here)
     if spelt is None:
@@ -83,15 +88,17 @@ def pull(name: str, *, offline: bool = False, progress: Progress | None = None) 
         if not _offline(offline):
             return _result(entry, _fetch(entry, progress))
         return _offline_entry(entry, progress)
+    from edgellm.hub import inventory, spelling
+
     spelt = spelling.parse(name, env.HF_ENDPOINT.get())
-    here = local.find(name) if name and (spelt is None or not spelt.explicit) else None
+    here = inventory.find(name) if name and (spelt is None or not spelt.explicit) else None
     if here is not None and here.repo is None:
         spelt = None  # Ollama's u/m, or a file put into the cache by hand
     if spelt is None and here is None:
         raise ModelNotFound(_not_found(name, fetching=True))
     if spelt is not None and not _offline(offline):
         return _of_local(_fetch_repo(spelt, progress))
-    here = here or (local.find_hf(spelt) if spelt is not None else None)
+    here = here or (inventory.find_hf(spelt) if spelt is not None else None)
     if here is None:
         raise DownloadError(_offline_repo(spelt) if spelt is not None else _not_found(name))
     return _verified(here, progress)
@@ -169,13 +176,15 @@ def _offline_text(entry: CatalogEntry) -> str:
 
 
 def _offline_repo(name: HFName) -> str:
-    here = [m.name for m in local.of_repo(name)]
+    from edgellm.hub import inventory
+
+    here = [m.name for m in inventory.of_repo(name)]
     have = f" Of that repository there are: {', '.join(here)}." if here else ""
     if not name.explicit:
         have += f" ({name.repo} is no file or folder here either.)"
     return (
         f"{name} is not on this machine, and {_FORBIDDEN}.{have} Allow the network once, or put the .gguf file "
-        f"into {local.repo_folder(name.repo, name.revision)}."
+        f"into {inventory.repo_folder(name.repo, name.revision)}."
     )
 
 
@@ -203,6 +212,8 @@ def _by_file(path: Path) -> CatalogEntry | None:
 
 
 def _not_found(model: str, *, fetching: bool = False) -> str:
+    from edgellm.hub import inventory, spelling
+
     entries = catalogue.catalog()
     names = ", ".join(e.name for e in entries)
     spellings = f"Give the path of a .gguf file, a model on Hugging Face (USER/REPOSITORY:QUANT), or one of: {names}."
@@ -218,7 +229,7 @@ def _not_found(model: str, *, fetching: bool = False) -> str:
         parts = model.split("/")
         meant = f" If it is a file on Hugging Face, write hf:{model}." if len(parts) >= 3 and parts[0] else ""
         return f"{model}: no such file.{_beside(model)}{meant} {spellings}"
-    known = {*(e.name for e in entries), *(m.name for m in local.list_local())}
+    known = {*(e.name for e in entries), *(m.name for m in inventory.list_local())}
     near = difflib.get_close_matches(model.lower(), sorted(known), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"no model is called {model!r}.{hint} {spellings}"

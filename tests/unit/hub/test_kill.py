@@ -66,7 +66,7 @@ def in_place(cache: Path) -> dict[str, bytes]:
 
 def parts(cache: Path) -> dict[str, int]:
     """Every unfinished download, with its size."""
-    return {p.name: p.stat().st_size for p in (cache / "models").rglob("*.part")}
+    return {p.name: p.stat().st_size for p in (cache / "models").rglob(".download/*.part")}
 
 
 # -- from Hugging Face: a model of two files -------------------------------------------------------------------
@@ -88,7 +88,8 @@ SIZE = 1_500_000
         ("downloading 2200000", [ONE], 700_000),
         ("before rename 2", [ONE], SIZE),
         ("after rename 2", [ONE, TWO], 0),
-        ("after rename 3", [ONE, TWO], 0),  # the notes beside them
+        ("before rename 3", [ONE, TWO], 0),  # the notes beside them
+        ("after rename 3", [ONE, TWO], 0),
     ],
 )
 def test_hugging_face(hf: HubWorld, world: World, moment: str, there: list[str], resumed_at: int) -> None:
@@ -116,6 +117,7 @@ def test_hugging_face(hf: HubWorld, world: World, moment: str, there: list[str],
         expected[0] = (expected[0][0], f"bytes={part}-")
     assert asked == expected
     assert [m.name for m in hub.list_local()] == ["u/big:Q4_K_M"]
+    assert sorted(p.name for p in found.path.parent.iterdir()) == [".edgellm.json", ONE, TWO]
 
 
 @pytest.mark.slow

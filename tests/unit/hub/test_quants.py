@@ -39,7 +39,7 @@ def test_models_of_a_repository() -> None:
     )
     found = models(names.split())
     assert found == [
-        Candidate("", ("b/x-00001-of-00003.gguf", "b/x-00002-of-00003.gguf", "b/x-00003-of-00003.gguf")),
+        Candidate("", ("b/x-00001-of-00003.gguf", "b/x-00002-of-00003.gguf"), 2),
         Candidate("Q4_K_M", ("m-Q4_K_M.gguf",)),
         Candidate("Q8_0", ("m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf")),
         Candidate("F16", ("sub/m-F16.GGUF",)),
@@ -98,3 +98,12 @@ def test_folders_and_files() -> None:
     assert [c.files[0] for c in inside(all_, "q4/m-00002-of-00002.gguf")] == ["Q4/m-00001-of-00002.gguf"]
     assert [c.files[0] for c in inside(all_, "Q8/")] == [c.files[0] for c in inside(all_, "Q8")] == ["Q8/m.gguf"]
     assert inside(all_, "Q") == []
+
+
+def test_sets_that_claim_to_be_large() -> None:
+    """Names are somebody else's: thousands that claim sets of 99999 files cost no more than their own number."""
+    found = models(f"m{i}-00001-of-99999.gguf" for i in range(5000))
+    assert len(found) == 5000
+    assert found[0] == Candidate("", ("m0-00001-of-99999.gguf", "m0-00002-of-99999.gguf"), 99998)
+    assert models(["x-00000-of-00002.gguf"]) == [Candidate("", ("x-00000-of-00002.gguf",))]
+    assert models(["x-00003-of-00002.gguf"]) == [Candidate("", ("x-00003-of-00002.gguf",))]
