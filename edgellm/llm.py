@@ -221,18 +221,21 @@ class LLM:
         """Answer a conversation: a Completion, or with stream=True a generator of Chunk; otherwise as `generate`.
 
         messages: [{"role": "system" | "user" | "assistant", "content": str}, ...]; a str is one user message.
-        Text in messages is never read as control tokens. tools: shown to the model by its template; what it calls
-        stays text in this release. Raises TemplateError for a base model.
+        Text in messages is never read as control tokens. What the model's template cannot express, such as a system
+        message or two turns of one role, is put in a form that it can: Completion.notes says so. tools: shown to the
+        model by its template; what it calls stays text in this release. Raises TemplateError for a base model.
         """
         resolved = self._options(params, sampling, n, on_error)
         if response_format is not None:
             raise RequestError("response_format is not supported in this release: leave it out")
         if self._base:
             raise TemplateError(
-                f"{self._name} is a base model: it continues text and was not trained to answer. Use generate() with "
-                f"the beginning of a text, or choose an instruct model"
+                f"{self._name} is a base model: it continues text and was not trained to answer. Use generate() or "
+                f"`edgellm run --raw` with the beginning of a text, or choose an instruct model"
             )
-        request = self._request(self.chat_tokens(messages, tools=tools), resolved, n, stream)
+        ids, notes = self._chat_prompt(messages, tools)
+        request = self._request(ids, resolved, n, stream)
+        request.notes = notes
         return self._stream(request, on_error) if stream else self._run([request], on_error)[0]
 
     def render(self, messages: str | list[Message], *, tools: list[dict[str, Any]] | None = None) -> str:
@@ -243,9 +246,7 @@ class LLM:
     def chat_tokens(self, messages: str | list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of `render(messages)`: control tokens only where the template put them, one BOS."""
         self._check_alive()
-        segments = self._loaded.template.render_segments(_as_messages(messages), tools=tools)
-        self._refuse_endless("".join(text for text, _ in segments))
-        return self._loaded.tokenizer.encode_segments(segments)
+        return self._chat_prompt(messages, tools)[0]
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of text; add_special: BOS/EOS as the model wants; parse_special: read control tokens in it."""
@@ -334,6 +335,14 @@ class LLM:
                 "dry_sequence_breakers need a vocabulary, which this file lacks: pass dry_sequence_breakers=()"
             )
         return chosen
+
+    def _chat_prompt(
+        self, messages: str | list[Message], tools: list[dict[str, Any]] | None
+    ) -> tuple[list[int], tuple[str, ...]]:
+        """Token ids of a conversation, and what was done to messages that the template cannot express."""
+        rendered = self._loaded.template.apply(_as_messages(messages), tools=tools)
+        self._refuse_endless(rendered.text)
+        return self._loaded.tokenizer.encode_segments(rendered.segments), rendered.notes
 
     def _prompt_ids(self, prompt: object, name: str = "") -> list[int]:
         """The token ids of a prompt, a new list. name: which of several it is, for errors."""

@@ -109,6 +109,7 @@ class Completion:
     seed: replays the result together with `fingerprint` (numerics version, model hash, KV type).
     error: the exception, when finish_reason is "error", or "cancelled" because the model was closed.
     prompt_logprobs: one entry a prompt token, where they were asked for; the first is None.
+    notes: what was done to a chat's messages that the model's template cannot express, one sentence each.
     """
 
     choices: list[Choice]
@@ -120,6 +121,7 @@ class Completion:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     reasoning: str | None = None
     tool_calls: list[dict[str, object]] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

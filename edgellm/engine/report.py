@@ -83,4 +83,5 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
         fingerprint=fingerprint,
         error=request.error,
         prompt_logprobs=prompt_logprobs,
+        notes=request.notes,
     )

@@ -56,6 +56,7 @@ class Request:
     float32 [stop - first, V], which the sender allocates.
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
     prompt_logprobs: of prompt tokens 1, 2, ... (the first has none), where the parameters ask for them.
+    notes: what the sender did to the messages behind the prompt; passed on to the Completion.
     """
 
     prompt: list[int]
@@ -66,6 +67,7 @@ class Request:
     priority: int = 0
     logit_rows: tuple[int, int] | None = None
     eog_ids: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
     ends: frozenset[int] = field(init=False)
     prompt_logprobs: list[Scored] = field(default_factory=list)
     events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
