@@ -114,6 +114,15 @@ def of_repo(name: HFName) -> Iterator[LocalModel]:
             yield model
 
 
+def _folder(name: HFName) -> Path:
+    """The folder of a name's repository, whatever its capitals."""
+    wanted = repo_folder(name.repo, name.revision)
+    for folder in (models_dir() / "hf").glob("*/*"):
+        if str(folder).lower() == str(wanted).lower():
+            return folder
+    return wanted
+
+
 def find_hf(name: HFName) -> LocalModel | None:
     """The model here that a spelling means, or None; then the repository has to be asked.
 
@@ -121,7 +130,7 @@ def find_hf(name: HFName) -> LocalModel | None:
     """
     tag = name.tag
     if tag is None and name.file is None:
-        tag = notes.load(repo_folder(name.repo, name.revision)).default or quants.DEFAULT
+        tag = notes.load(_folder(name)).default or quants.DEFAULT
     for _, models in groupby(of_repo(name), lambda m: m.origin):
         here = {quants.Candidate(m.label, (m.file or m.name,)): m for m in models}
         among = list(here)

@@ -51,7 +51,7 @@ class Repository:
     """A repository at one commit.
 
     Attributes:
-        name: "user/repository". commit: 40 hex digits.
+        name: "user/repository", in its own capitals. commit: 40 hex digits.
         files: path -> file, the .gguf files alone.
         license: its name, "" where the model card states none.
         gated: whether its owner wants terms to be accepted before anything can be downloaded.
@@ -122,7 +122,8 @@ def _read(name: HFName, info: ModelInfo) -> Repository:
             if type(size) is not int or not 0 < size <= _MAX_SIZE:
                 raise ValueError(f"the size of {item.rfilename} is {size!r}")
             files[item.rfilename] = RemoteFile(item.rfilename, size, _checksum(item.lfs, item.blob_id))
-    return Repository(name.repo, commit, files, _license(info), bool(info.gated))
+    same = str(info.id).lower() == name.repo.lower()  # else it was renamed, and both names work
+    return Repository(info.id if same else name.repo, commit, files, _license(info), bool(info.gated))
 
 
 def _checksum(lfs: Any, blob_id: str | None) -> Checksum | None:

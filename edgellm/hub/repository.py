@@ -60,6 +60,7 @@ def fetch(name: HFName, progress: Progress | None = None) -> LocalModel:
     """
     report = progress if progress is not None else _silent
     repository = remote.look(name)
+    name = replace(name, repo=repository.name)
     candidates = quants.models(repository.files)
     chosen = _choose(name, repository, candidates)
     tag = quants.tag_of(chosen, candidates)

@@ -132,7 +132,7 @@ class HubHandler(BaseHTTPRequestHandler):
         if auth is not None and auth != f"Bearer {hub.token}":
             self.reply(401, b'{"error":"Invalid credentials in Authorization header"}')
             return None
-        repo = hub.repos.get(name)
+        repo = next((r for n, r in hub.repos.items() if n.lower() == name.lower()), None)
         if repo is None or (repo.private and auth is None):
             self.reply(404 if auth else 401, b'{"error":"Repository not found"}', X_Error_Code="RepoNotFound")
             return None
@@ -149,6 +149,7 @@ class HubHandler(BaseHTTPRequestHandler):
             return self.reply(200, self.index.api_body, Content_Type="application/json")
         tags = [*repo.tags, "gguf"]
         siblings = [{"rfilename": "README.md", "size": 5, "blobId": "0" * 40}, *map(repo.sibling, repo.files)]
+        name = next(n for n, r in self.index.repos.items() if r is repo)
         about = {"id": name, "modelId": name, "sha": commit, "gated": repo.gated, "private": repo.private}
         return self.json({**about, "tags": tags, "cardData": repo.card or None, "siblings": siblings})
 

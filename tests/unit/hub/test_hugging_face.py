@@ -77,6 +77,15 @@ def test_the_default_is_never_another_quantisation_silently(hf: HubWorld, caplog
     assert caplog.messages == ["u/one has no Q4_K_M, so one.gguf is used, and no other"]
 
 
+def test_capitals_do_not_matter(hf: HubWorld) -> None:
+    hf.hub.add("Org/No-GGUF", {"n-Q8_0.gguf": noise(6, 1000)})
+    found = hub.resolve("hf.co/org/no-gguf")
+    assert (found.name, found.path.parent.name) == ("Org/No-GGUF:Q8_0", "No-GGUF")
+    assert hub.resolve("ORG/no-gguf", offline=True).path == found.path
+    assert hub.pull("org/NO-gguf").path == found.path
+    assert len(hf.hub.downloads()) == 1
+
+
 def test_choices_that_cannot_be_made(hf: HubWorld) -> None:
     hf.hub.add("u/two", {f"{m}-Q4_K_M.gguf": noise(1, 1000) for m in ("a", "b")})
     with pytest.raises(ModelNotFound) as caught:
