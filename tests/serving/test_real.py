@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from edgellm import LLM, EngineError
+from edgellm.engine import engine
 
 
 @pytest.mark.slow
@@ -107,7 +111,15 @@ def test_many_requests_at_once_give_what_each_gives_alone(smollm2_path: Path) ->
     assert together == alone * 3
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.2, "seed": 3}], ids=["greedy", "sampled"])
+EDITED: list[dict[str, Any]] = [
+    {"temperature": 0.9, "seed": 3, "repeat_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": 0.1},
+    {"temperature": 0, "repeat_penalty": 1.2, "repeat_last_n": -1, "logit_bias": {28: 1.5, 29: -math.inf, 49151: 3.0}},
+    {"temperature": 1.5, "seed": 3, "ignore_eos": True, "repeat_penalty": 1.1, "repeat_last_n": 5},
+    {"temperature": 1.0, "seed": 5, "min_tokens": 60, "stop_token_ids": [28, 30]},
+]
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.2, "seed": 3}, *EDITED], ids=str)
 def test_several_steps_in_a_call_say_what_single_steps_say(smollm2_path: Path, options: dict[str, Any]) -> None:
     with LLM(smollm2_path, n_ctx=512) as llm:
         several = llm.generate("Once upon a time", max_tokens=80, **options).token_ids
@@ -116,3 +128,38 @@ def test_several_steps_in_a_call_say_what_single_steps_say(smollm2_path: Path, o
         single = llm.generate("Once upon a time", max_tokens=80, **options).token_ids
     assert several == single
     assert [t for c in chunks for t in c.token_ids] == single
+
+
+@pytest.mark.parametrize("options", EDITED[:2], ids=str)
+def test_pythons_share_of_a_step_with_edits(
+    smollm2_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the engine thread's processor time, so that other programs do not count: they still share its caches."""
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=time.thread_time))
+    shares = []
+    with LLM(smollm2_path, n_ctx=512) as llm:
+        stats = llm._loaded.engine.stats
+        for _ in range(5):
+            steps, seconds = stats.steps, stats.seconds_python
+            llm.generate("Once upon a time", max_tokens=100, min_tokens=100, **options)
+            shares.append((stats.seconds_python - seconds) / (stats.steps - steps))
+    print(f"\nPython's share of a decode step: {min(shares) * 1e6:.1f} µs")
+    assert 0 < min(shares) < 100e-6
+
+
+def test_log_probabilities_are_those_of_the_logits(smollm2_path: Path) -> None:
+    with LLM(smollm2_path, n_ctx=512) as llm:
+        prompt = llm.tokenize("Once upon a time, there was a little girl")
+        logits = llm.logits(prompt).astype(np.float64)
+        expected = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+        expected -= logits.max(1, keepdims=True)
+        c = llm.generate(prompt, max_tokens=1, seed=1, logprobs=3, prompt_logprobs=2, repeat_penalty=1.5)
+    assert c.prompt_logprobs is not None
+    assert c.logprobs is not None
+    entries = [*c.prompt_logprobs[1:], c.logprobs.content[0]]
+    for row, entry in zip(expected, entries, strict=True):
+        assert entry is not None
+        assert entry.logprob == pytest.approx(row[entry.id], abs=2e-5)
+        assert [x.id for x in entry.top] == np.argsort(-row, kind="stable")[: len(entry.top)].tolist()
+    assert [t.token for t in c.prompt_logprobs[1:4] if t] == [" upon", " a", " time"]
+    assert [t.offset for t in c.prompt_logprobs[1:4] if t] == [4, 9, 11]
