@@ -1,86 +1,139 @@
-"""Byte-level BPE: text to token ids through the `tokenizers` library."""
+"""Byte-pair encoding by ranked merges, on the byte alphabet or on plain UTF-8."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import chain
-
-import tokenizers
-from tokenizers import models, pre_tokenizers
+from collections.abc import Iterator, Sequence
 
 from edgellm.core.errors import TokenizerError
-from edgellm.tokenizer.pieces import byte_to_char
+from edgellm.tokenizer.pieces import META_SPACE, byte_to_char
 from edgellm.tokenizer.pretokenize import Family
+from edgellm.tokenizer.split import Splitter
 from edgellm.tokenizer.vocab import Vocab
+from edgellm.tokenizer.words import Bulk, WordEncoder, merge, words_at_spaces
 
-_CHUNK = 4096
-_WORD_START = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
+_UNKNOWN = "\U0010ffff unknown"  # no word holds a space where this text counts
 
 
-class BPEEncoder:
+class BPEEncoder(WordEncoder):
     """Encodes text without special tokens. Thread-safe.
 
-    Control tokens are left out of the model, so that no sequence of merges can produce one from plain text.
+    Control tokens are left out, so that no sequence of merges can produce one from plain text. A character
+    without a token is written by its bytes' tokens; one that has not all of these either is left out.
     """
 
-    prefixes_space = False
-
     def __init__(self, vocab: Vocab, merges: list[str], family: Family) -> None:
-        index = vocab.index.copy()
-        control = {special.text for special in vocab.specials if special.control}
-        for text in control:
-            index.pop(text, None)
-        merges = [m for m in merges if m.replace(" ", "", 1) not in control]
-        self._expansions: dict[int, list[int]] = {}
-        try:
-            pairs = [tuple(m.split(" ", 1)) for m in merges]
-            model = models.BPE(index, pairs, ignore_merges=family.ignore_merges)  # type: ignore[arg-type]
-        except Exception:  # the library raises bare exceptions for merges that lead out of the vocabulary
-            model = self._patched(index, merges, family, len(vocab.tokens), control)
-        self._tokenizer = tokenizers.Tokenizer(model)
-        steps = [pre_tokenizers.Split(tokenizers.Regex(p), "isolated") for p in family.patterns]
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level])
+        """merges: "left right", the earliest first; what has no or several spaces is passed over."""
+        super().__init__()
+        self._family = family
+        self._splitter = Splitter(family)
+        self._n = len(vocab.tokens)
+        self._index = vocab.index.copy()
+        # Backwards, so that of equal merges the earliest counts.
+        self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+        for special in vocab.specials:
+            if special.control and self._index.get(special.text) == special.id:
+                del self._index[special.text]
+                for cut in range(1, len(special.text)):
+                    self._ranks.pop(f"{special.text[:cut]} {special.text[cut:]}", None)
+        self._at_spaces: re.Pattern[str] | None = None
+        if family.raw:
+            (pattern,) = family.patterns
+            self._lines = re.compile(pattern)
+            # Merges build every token, so they show which characters a token goes on from into a space.
+            before_space = "\n".join(self._ranks).split(f" {META_SPACE}")[:-1]
+            self._at_spaces = words_at_spaces({part[-1] for part in before_space if part} - {"\n", META_SPACE})
+        self._letters = str.maketrans({chr(b): c for b, c in byte_to_char().items()})
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
-        encode = self._tokenizer.encode
-        ids = list(chain.from_iterable(encode(part, add_special_tokens=False).ids for part in _chunks(text)))
-        if self._expansions:
-            expand = self._expansions
-            ids = list(chain.from_iterable(expand.get(i, (i,)) for i in ids))
+    def split(self, text: str) -> Iterator[list[str]]:
+        """See WordEncoder."""
+        if self._at_spaces is None:
+            yield from self._splitter.chunks(text)
+            return
+        words: list[str] = []
+        for match in self._lines.finditer(text.replace(" ", META_SPACE)):
+            line = match[0]
+            words += (line,) if line[0] == "\n" else self._at_spaces.findall(line)
+            if len(words) > 4096:
+                yield words
+                words = []
+        yield words
+
+    def merge(self, word: str) -> list[int]:
+        """See WordEncoder."""
+        text = self._spelt(word)
+        if self._is_whole(text):
+            return [self._index[text]]
+        ranks = self._ranks
+        ids: list[int] = []
+        for part in merge(list(text), lambda a, b: ranks.get(f"{a} {b}")):
+            token = self._index.get(part)
+            ids += self._spell(part) if token is None else (token,)
         return ids
 
-    def _patched(
-        self, index: dict[str, int], merges: list[str], family: Family, n: int, control: set[str]
-    ) -> models.BPE:
-        """The model for merges whose parts or results are not all tokens.
+    def build(self) -> Bulk:
+        """See WordEncoder."""
+        from tokenizers import models  # takes a while, and short texts do without
 
-        Such texts get ids past the vocabulary; where one is left when merging ends, its bytes take its place.
-        """
-        cuts = [(m, m.find(" ", 1)) for m in merges]
-        pairs = [(m[:cut], m[cut + 1 :]) for m, cut in cuts if 0 < cut < len(m) - 1]
-        alphabet = set(byte_to_char().values())
-        for text in (t for a, b in pairs for t in (a, b, a + b)):
-            if text not in index and text not in control and alphabet.issuperset(text):
-                extra = n + len(self._expansions)
-                self._expansions[extra] = [index[c] for c in text if c in index]
-                index[text] = extra
-        pairs = [(a, b) for a, b in pairs if a in index and b in index and a + b in index]
+        index = self._index.copy()
+        others: dict[int, list[int]] = {self._n: []}
+        index[_UNKNOWN] = self._n
+        raw = self._family.raw
+        for char in () if raw else byte_to_char().values():
+            self._add(char, index, others)
+        ranked = sorted((m for m in self._ranks if m.count(" ") == 1), key=self._ranks.__getitem__)
+        flat = " ".join(ranked).split(" ") if ranked else []
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
         try:
-            return models.BPE(index, pairs, ignore_merges=family.ignore_merges)
-        except Exception as e:
-            raise TokenizerError(f"the merges of this vocabulary cannot be used: {e}") from e
+            model = models.BPE(index, pairs, unk_token=_UNKNOWN, byte_fallback=raw)
+        except Exception:  # the library raises bare exceptions for merges that lead out of the vocabulary
+            pairs = [(a, b) for a, b in pairs if a and b]
+            for text in (t for a, b in pairs for t in (a, b, a + b)):
+                self._add(text, index, others)
+            try:
+                model = models.BPE(index, pairs, unk_token=_UNKNOWN, byte_fallback=raw)
+            except Exception as e:
+                raise TokenizerError(f"the merges of this vocabulary cannot be used: {e}") from e
+        n, known, spelt = self._n, self._index, self._spelt
+        tokenize, is_whole = model.tokenize, self._is_whole
 
+        def by_library(words: list[str]) -> list[Sequence[int]]:
+            out: list[Sequence[int]] = []
+            for text in map(spelt, words):
+                if is_whole(text):
+                    out.append((known[text],))
+                    continue
+                ids = [token.id for token in tokenize(text)]
+                if max(ids, default=0) >= n:
+                    ids = [i for token in ids for i in (others[token] if token >= n else (token,))]
+                out.append(ids)
+            return out
 
-def _chunks(text: str) -> Iterator[str]:
-    """Cuts long text where a word begins in every family: the library slows down on long inputs."""
-    at = 0
-    while len(text) - at > 2 * _CHUNK:
-        match = _WORD_START.search(text, at + _CHUNK)
-        if match is None:
-            break
-        yield text[at : match.start()]
-        at = match.start()
-    yield text[at:]
+        return by_library
+
+    def _add(self, text: str, index: dict[str, int], others: dict[int, list[int]]) -> None:
+        """Gives a text that merging may reach but that is no token an id past the vocabulary."""
+        if text not in index:
+            index[text] = self._n + len(others)
+            others[index[text]] = self._spell(text)
+
+    def _spelt(self, word: str) -> str:
+        """The word in the alphabet of the vocabulary."""
+        return word if self._family.raw else word.encode("utf-8").decode("latin-1").translate(self._letters)
+
+    def _is_whole(self, text: str) -> bool:
+        """Whether this word is taken as the token it is, whatever the merges say."""
+        whole = self._family.ignore_merges or (self._family.whole_breaks and text[0] == "\n")
+        return whole and text in self._index
+
+    def _spell(self, text: str) -> list[int]:
+        """Ids of a text that is no token, character by character."""
+        ids: list[int] = []
+        for char in text:
+            own = self._index.get(char)
+            if own is not None:
+                ids.append(own)
+            elif self._family.raw:
+                codes = [self._index.get(f"<0x{byte:02X}>") for byte in char.encode("utf-8")]
+                ids += [] if None in codes else codes  # type: ignore[arg-type]  # there is no None in it
+        return ids

@@ -11,7 +11,10 @@ import numpy as np
 from edgellm.core.errors import RequestError, TokenizerError
 from edgellm.tokenizer.vocab import TokenType, Vocab
 
-_META_SPACE = "▁"
+META_SPACE = "▁"
+"""How vocabularies on plain UTF-8 write a space."""
+
+_MARK = "\U0010ffff"  # between texts; no vocabulary is known to use it
 
 
 def byte_to_char() -> dict[int, str]:
@@ -47,25 +50,32 @@ def byte_value(text: str, token: int) -> int:
 
 
 def _meta_space(tokens: list[str]) -> list[bytes]:
-    joined = "\0".join(tokens).replace(_META_SPACE, " ").encode("utf-8").split(b"\0")
+    joined = _MARK.join(tokens).replace(META_SPACE, " ").encode("utf-8").split(_MARK.encode("utf-8"))
     if len(joined) == len(tokens):
         return joined
-    return [t.replace(_META_SPACE, " ").encode("utf-8") for t in tokens]
+    return [t.replace(META_SPACE, " ").encode("utf-8") for t in tokens]
 
 
 def _byte_level(tokens: list[str]) -> list[bytes]:
     """Bytes of texts in the byte alphabet; a text with any other character stands for its own UTF-8."""
-    alphabet = {ord(c): b for b, c in byte_to_char().items()}
-    own = re.compile("[^" + "".join(re.escape(chr(c)) for c in alphabet) + "]")
-    mark = "\U0010ffff"
-    joined = mark.join(tokens)
-    texts = joined.translate(alphabet).split(mark)
-    if len(texts) != len(tokens) or own.search(joined.replace(mark, "")):
-        texts = [t if own.search(t) else t.translate(alphabet) for t in tokens]
-        return [
-            t.encode("utf-8") if own.search(raw) else t.encode("latin-1") for t, raw in zip(texts, tokens, strict=True)
-        ]
-    return [t.encode("latin-1") for t in texts]
+    if not tokens:
+        return []
+    codes = np.frombuffer(_MARK.join(tokens).encode("utf-32-le"), "<u4")
+    ends = np.append(np.flatnonzero(codes == ord(_MARK)), len(codes))
+    if len(ends) != len(tokens):  # a text holds the mark
+        alphabet = {c: b for b, c in byte_to_char().items()}
+        return [bytes(alphabet[c] for c in t) if alphabet.keys() >= set(t) else t.encode("utf-8") for t in tokens]
+    table = np.full(0x200, -1, np.int16)
+    for byte, char in byte_to_char().items():
+        table[ord(char)] = byte
+    values = table[np.minimum(codes, len(table) - 1)]
+    data = values.astype(np.uint8).tobytes()
+    starts = np.append(0, ends[:-1] + 1).tolist()
+    pieces = [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    foreign = np.flatnonzero((values < 0) & (codes != ord(_MARK)))
+    for i in set(np.searchsorted(ends, foreign).tolist()):
+        pieces[i] = tokens[i].encode("utf-8")
+    return pieces
 
 
 class StreamDecoder:

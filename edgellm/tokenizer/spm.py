@@ -1,88 +1,123 @@
-"""SentencePiece vocabularies (merging by score): text to token ids through the `sentencepiece` library.
+"""SentencePiece vocabularies: byte-pair encoding by the scores of the results, on plain UTF-8.
 
-GGUF files hold a model's pieces, not the model, so a ModelProto is put together here. Its fields are those
-of sentencepiece_model.proto; the few that are needed are written by hand.
+Long texts go through the `sentencepiece` library. GGUF files hold a model's pieces, not the model, so a
+ModelProto is put together here. Its fields are those of sentencepiece_model.proto; the few that are needed are
+written by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from edgellm.core.errors import TokenizerError
+from edgellm.tokenizer.pieces import META_SPACE
+from edgellm.tokenizer.split import CHUNK
 from edgellm.tokenizer.vocab import TokenType, Vocab
-
-_CHUNK = 2048
-_META_SPACE = "▁"
+from edgellm.tokenizer.words import Bulk, WordEncoder, merge, words_at_spaces
 
 # SentencePiece.Type in the proto.
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
-class SPMEncoder:
+class SPMEncoder(WordEncoder):
     """Encodes text without special tokens. Thread-safe.
 
-    Control tokens are marked as such, so that no merges can produce one from plain text. User-defined
-    tokens were found before; here they merge like any other.
+    Control tokens are left out, so that no merges can produce one from plain text. User-defined tokens were
+    found before; here they merge like any other.
     """
 
     def __init__(self, vocab: Vocab, unk_id: int | None, prefixes_space: bool) -> None:
-        """unk_id: stands for what cannot be written otherwise; None: such characters are dropped.
-
-        prefixes_space: whoever calls puts a space before text at the start and after special tokens.
-        """
+        """unk_id: stands for a character that is no token where not every byte is one; None: it is left out."""
+        super().__init__()
         self.prefixes_space = prefixes_space
-        self._unk = len(vocab.tokens)
-        self._unk_id = unk_id
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(_model_proto(vocab))
-        except RuntimeError as e:
-            raise TokenizerError(f"this vocabulary cannot be used with SentencePiece: {e}") from e
-        # Text is cut before a space wherever no piece goes on from the character before it into a space.
-        before_space = "\n".join(vocab.tokens).split(_META_SPACE)[:-1]
-        crossing = {part[-1] for part in before_space if part}
-        self._uncut = frozenset(crossing | {" ", _META_SPACE})
+        self._vocab: Vocab | None = vocab
+        self._unknown = () if unk_id is None else (unk_id,)
+        self._index = vocab.index.copy()
+        kinds = _kinds(vocab)
+        for i in np.flatnonzero(kinds != _NORMAL).tolist():
+            if self._index.get(vocab.tokens[i]) == i:
+                del self._index[vocab.tokens[i]]
+        self._bytes = _byte_ids(vocab, kinds)
+        self._penalty: list[float] = (-vocab.scores).tolist()
+        before_space = "\0".join(vocab.tokens).split(META_SPACE)[:-1]
+        crossing = {part[-1] for part in before_space if part} - {"\0"}
+        self._words = words_at_spaces(crossing)
+        self._uncut = frozenset(crossing | {" ", META_SPACE})
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
-        ids: list[int] = list(chain.from_iterable(map(self._processor.EncodeAsIds, self._chunks(text))))
-        if self._unk in ids:
-            known = [] if self._unk_id is None else [self._unk_id]
-            ids = list(chain.from_iterable(known if i == self._unk else (i,) for i in ids))
-        return ids
-
-    def _chunks(self, text: str) -> Iterator[str]:
-        """Cuts long text where nothing merges: the library slows down on long inputs."""
-        at, end = 0, 0
-        while len(text) - at > 2 * _CHUNK:
-            end = text.find(" ", max(at + _CHUNK, end + 1))
+    def split(self, text: str) -> Iterator[list[str]]:
+        """See WordEncoder."""
+        at = end = 0
+        while len(text) - at > 2 * CHUNK:
+            end = text.find(" ", max(at + CHUNK, end + 1))
             if end < 0:
                 break
             if text[end - 1] not in self._uncut:
-                yield text[at:end]
+                yield self._words.findall(text[at:end].replace(" ", META_SPACE))
                 at = end
-        yield text[at:]
+        yield self._words.findall(text[at:].replace(" ", META_SPACE))
+
+    def merge(self, word: str) -> list[int]:
+        """See WordEncoder."""
+        index, penalty = self._index, self._penalty
+
+        def rank(left: str, right: str) -> float | None:
+            token = index.get(left + right)
+            return None if token is None else penalty[token]
+
+        ids: list[int] = []
+        for part in merge(list(word), rank):
+            token = index.get(part)
+            if token is not None:
+                ids.append(token)
+            elif self._bytes is None:
+                ids += self._unknown
+            else:
+                ids += [self._bytes[byte] for byte in part.encode("utf-8")]
+        return ids
+
+    def build(self) -> Bulk:
+        """See WordEncoder."""
+        if self._bytes is None or self._vocab is None:
+            # The library would make one unknown token of several characters.
+            return lambda words: [self.merge(word) for word in words]
+        import sentencepiece  # takes a while, and short texts do without
+
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(_model_proto(self._vocab))
+        except RuntimeError as e:
+            raise TokenizerError(f"this vocabulary cannot be used with SentencePiece: {e}") from e
+        self._vocab = None
+        encode = processor.EncodeAsIds
+        return lambda words: encode(words, num_threads=1)
+
+
+def _kinds(vocab: Vocab) -> NDArray[np.uint8]:
+    """[V] what SentencePiece shall take each token for: what raw text must not become is a control token."""
+    kinds = np.full(len(vocab.tokens), _NORMAL, np.uint8)
+    kinds[[special.id for special in vocab.specials if special.control]] = _CONTROL
+    kinds[(vocab.types == TokenType.BYTE) & (kinds == _NORMAL)] = _BYTE
+    return kinds
+
+
+def _byte_ids(vocab: Vocab, kinds: NDArray[np.uint8]) -> list[int] | None:
+    """[256] the token of each byte; None unless every byte has one."""
+    of_text = {vocab.tokens[i]: i for i in np.flatnonzero(kinds == _BYTE).tolist()}
+    ids = [of_text.get(f"<0x{byte:02X}>") for byte in range(256)]
+    return None if None in ids else ids  # type: ignore[return-value]  # there is no None in it
 
 
 def _model_proto(vocab: Vocab) -> bytes:
     """A serialised ModelProto: byte-pair model by score, no normalisation, spaces escaped, nothing added.
 
-    The unknown piece is an extra one at the end, because files mark none, one or many.
+    The unknown piece that every model needs is an extra one at the end; no text becomes it.
     """
     normalizer = _field(1, b"identity") + _flag(3, False) + _flag(4, False) + _flag(5, True)
-    kinds = np.full(len(vocab.tokens), _NORMAL, np.uint8)
-    kinds[[special.id for special in vocab.specials if special.control]] = _CONTROL
-    is_byte = (vocab.types == TokenType.BYTE) & (kinds == _NORMAL)
-    byte_texts = {vocab.tokens[i] for i in np.flatnonzero(is_byte).tolist()}
-    has_bytes = byte_texts.issuperset(f"<0x{b:02X}>" for b in range(256))
-    kinds[is_byte] = _BYTE if has_bytes else _CONTROL
-    trainer = _varint_field(3, 2) + _flag(35, has_bytes)  # model_type = BPE, byte_fallback
-    return _pieces(vocab, kinds) + _field(2, trainer) + _field(3, normalizer)
+    trainer = _varint_field(3, 2) + _flag(35, True)  # model_type = BPE, byte_fallback
+    return _pieces(vocab, _kinds(vocab)) + _field(2, trainer) + _field(3, normalizer)
 
 
 def _pieces(vocab: Vocab, kinds: NDArray[np.uint8]) -> bytes:

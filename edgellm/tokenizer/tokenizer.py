@@ -7,28 +7,25 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import RequestError, TokenizerError
+from edgellm.core.log import logger
 from edgellm.gguf import GGUFFile
 from edgellm.tokenizer.pieces import StreamDecoder, piece_table, unknown_id
 from edgellm.tokenizer.pretokenize import FAMILIES, Family
 from edgellm.tokenizer.special import Span, SpecialMatcher
 from edgellm.tokenizer.vocab import Vocab, load_vocab, read_strings, special_id
+from edgellm.tokenizer.words import WordEncoder
+
+_log = logger(__name__)
 
 _NO_VOCABULARY = ("none", "no_vocab", "")
+_KINDS = ("gpt2", "llama", "gemma4")
 _KEPT = ("general.name",)
-
-
-class Encoder(Protocol):
-    """Encodes text that has no special tokens in it. `prefixes_space`: it wants a space put before such text."""
-
-    prefixes_space: bool
-
-    def encode(self, text: str) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,15 @@ class _Tables:
     hidden_text: dict[int, bytes]
     control: NDArray[np.bool_]
     matcher: SpecialMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Which tokens play a part in generation."""
+
+    eot_id: int | None
+    eog_ids: frozenset[int]
+    fim_ids: Mapping[str, int]
 
 
 class Tokenizer:
@@ -61,14 +67,16 @@ class Tokenizer:
         self._metadata = {k: v for k, v in metadata.items() if k.startswith("tokenizer.") or k in _KEPT}
         self._lock = threading.RLock()
         self._vocab: Vocab | None = None
-        self._endings: tuple[int | None, frozenset[int]] | None = None
+        self._roles: _Roles | None = None
         self._tables: _Tables | None = None
         self._longest: int | None = None
-        self._encoder: Encoder | None = None
+        self._encoder: WordEncoder | None = None
         self._failed: dict[str, TokenizerError] = {}
 
         text = self._text_key
         self.model, self.pre = text("tokenizer.ggml.model"), text("tokenizer.ggml.pre")
+        if self.model == "gemma4":
+            self.pre = "gemma4"  # files of this kind name none
         self.n_vocab = self._size(metadata)
         spm = self.model == "llama"
         n, find = self.n_vocab, special_id
@@ -78,7 +86,9 @@ class Tokenizer:
         self.pad_id = find(self._metadata, n, "padding")
         family = self._family()
         add_bos = spm or (family is not None and family.add_bos)
-        self.add_bos = self._flag("add_bos_token", add_bos) and self.bos_id is not None
+        # Published Gemma 4 files deny the BOS token that the model cannot do without.
+        wants_bos = self._flag("add_bos_token", add_bos) or (family is not None and family is FAMILIES["gemma4"])
+        self.add_bos = wants_bos and self.bos_id is not None
         self.add_eos = self._flag("add_eos_token", False) and self.eos_id is not None
         self.add_space_prefix = spm and self._flag("add_space_prefix", True)
 
@@ -103,12 +113,30 @@ class Tokenizer:
     @property
     def eot_id(self) -> int | None:
         """The token that ends a turn, by its key or its text."""
-        return self._ends()[0]
+        return self._known_roles().eot_id
 
     @property
     def eog_ids(self) -> frozenset[int]:
         """Every token that ends a generation. Without a readable vocabulary: those that keys name."""
-        return self._ends()[1]
+        return self._known_roles().eog_ids
+
+    @property
+    def fim_ids(self) -> Mapping[str, int]:
+        """Fill-in-the-middle tokens: "pre", "suf", "mid", "pad", "rep", "sep", as far as the model has them."""
+        return self._known_roles().fim_ids
+
+    @property
+    def suppressed_ids(self) -> frozenset[int]:
+        """Tokens that the file says must never be generated; ids outside the vocabulary are passed over."""
+        value = self._metadata.get("tokenizer.ggml.suppress_tokens")
+        if value is None:
+            return frozenset()
+        ids = np.asarray(value)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise TokenizerError(
+                f"tokenizer.ggml.suppress_tokens has shape {ids.shape} and type {ids.dtype}, expected token ids"
+            )
+        return frozenset(i for i in ids.tolist() if 0 <= i < self.n_vocab)
 
     def is_control(self, token_id: int) -> bool:
         """Whether this is a control token: it has no text, and plain text never encodes to it.
@@ -137,7 +165,7 @@ class Tokenizer:
 
     def warm(self) -> None:
         """Builds everything now. Raises nothing: what is wrong is raised by the calls that need it."""
-        for build in (self._ends, self._built, self._encoding):
+        for build in (self._known_roles, self._built, self._encoding):
             try:
                 build()
             except TokenizerError:
@@ -181,17 +209,14 @@ class Tokenizer:
 
     def _encode(self, text: str, control: Sequence[Span]) -> list[int]:
         encoder = self._encoding()
-        ids: list[int] = []
-        after_special = True
-        for part in self._built().matcher.split(text, control):
-            if isinstance(part, int):
-                ids.append(part)
-                after_special = True
-            else:
-                prefix = " " if after_special and encoder.prefixes_space else ""
-                ids += encoder.encode(prefix + part)
-                after_special = False
-        return ids
+        parts = self._built().matcher.split(text, control)
+        if encoder.prefixes_space:
+            after_special = True
+            for i, part in enumerate(parts):
+                if after_special and isinstance(part, str):
+                    parts[i] = " " + part
+                after_special = isinstance(part, int)
+        return encoder.encode(parts)
 
     # --- ids to text ----------------------------------------------------------------------------------
 
@@ -219,16 +244,16 @@ class Tokenizer:
 
     # --- building -------------------------------------------------------------------------------------
 
-    def _ends(self) -> tuple[int | None, frozenset[int]]:
-        if self._endings is None:
+    def _known_roles(self) -> _Roles:
+        if self._roles is None:
             with self._lock:
                 try:
                     vocab = self._loaded()
-                    self._endings = (vocab.eot_id, vocab.eog_ids)
+                    self._roles = _Roles(vocab.eot_id, vocab.eog_ids, vocab.fim_ids)
                 except TokenizerError:
                     eot = special_id(self._metadata, self.n_vocab, "eot")
-                    self._endings = (eot, frozenset(i for i in (self.eos_id, eot) if i is not None))
-        return self._endings
+                    self._roles = _Roles(eot, frozenset(i for i in (self.eos_id, eot) if i is not None), {})
+        return self._roles
 
     def _built(self) -> _Tables:
         if self._tables is None:
@@ -238,7 +263,7 @@ class Tokenizer:
                     self._forget()
         return self._tables
 
-    def _encoding(self) -> Encoder:
+    def _encoding(self) -> WordEncoder:
         if self._encoder is None:
             with self._lock:
                 if self._encoder is None:
@@ -263,22 +288,23 @@ class Tokenizer:
     def _forget(self) -> None:
         """Drops the vocabulary when nothing is left to build from it."""
         built = self._tables is not None and (self._encoder is not None or "encoder" in self._failed)
-        if built and self._endings is None:
-            self._ends()
         if built:
+            self._known_roles()
             self._vocab = None
 
     def _build_tables(self) -> _Tables:
         self._raise_if(self._unusable())
         vocab = self._loaded()
         hidden = {i: vocab.tokens[i].encode("utf-8") for i in np.flatnonzero(vocab.hidden).tolist()}
-        pieces = piece_table(vocab, byte_level=self.model == "gpt2")
+        family = self._family()
+        byte_level = self.model == "gpt2" and not (family is not None and family.raw)
+        pieces = piece_table(vocab, byte_level)
         return _Tables(pieces, hidden, vocab.control, SpecialMatcher(vocab.specials))
 
-    def _build_encoder(self) -> Encoder:
+    def _build_encoder(self) -> WordEncoder:
         self._raise_if(self._unusable())
         if self.model == "llama":
-            from edgellm.tokenizer.spm import SPMEncoder  # 50 ms that only text needs
+            from edgellm.tokenizer.spm import SPMEncoder
 
             return SPMEncoder(self._loaded(), self.unk_id, self.add_space_prefix)
         family = self._family()
@@ -286,6 +312,11 @@ class Tokenizer:
             raise TokenizerError(
                 f"unknown pre-tokenizer {self.pre!r} (tokenizer.ggml.pre): text cannot be encoded without "
                 f"risking wrong ids; pass token ids, or use a newer release. Known: {', '.join(sorted(FAMILIES))}"
+            )
+        if not self.pre:
+            _log.warning(
+                "the file names no pre-tokenizer (tokenizer.ggml.pre), so the default one cuts text into words; if "
+                "answers are poor, convert the model again"
             )
         from edgellm.tokenizer.bpe import BPEEncoder
 
@@ -295,17 +326,17 @@ class Tokenizer:
         """Why there is no text for ids, or None."""
         if self.model in _NO_VOCABULARY:
             return TokenizerError("this file has no vocabulary: pass token ids instead of text")
-        if self.model not in ("gpt2", "llama"):
+        if self.model not in _KINDS:
             return TokenizerError(
-                f"unsupported tokenizer {self.model!r} (tokenizer.ggml.model), expected gpt2 or llama: pass "
-                f"token ids instead of text"
+                f"unsupported tokenizer {self.model!r} (tokenizer.ggml.model), expected one of {', '.join(_KINDS)}: "
+                f"pass token ids instead of text"
             )
         if "tokenizer.ggml.tokens" not in self._metadata:
             return TokenizerError("the file has no tokenizer.ggml.tokens: pass token ids instead of text")
         return None
 
     def _family(self) -> Family | None:
-        return FAMILIES.get(self.pre or "default") if self.model == "gpt2" else None
+        return FAMILIES.get(self.pre or "default") if self.model in ("gpt2", "gemma4") else None
 
     def _size(self, metadata: Mapping[str, Any]) -> int:
         tokens = metadata.get("tokenizer.ggml.tokens")

@@ -39,33 +39,32 @@ _END_OF_GENERATION = (
     *_END_OF_MESSAGE,
     *"<|return|> <|call|> <|flush|> <|calls|> </s> [EOS] <eos> <turn|> <|tool_response> [e~[".split(),
 )
-# Fill-in-the-middle tokens: metadata key (and its older spelling), texts, whether it ends a generation.
-_FILL_IN: tuple[tuple[tuple[str, ...], str, bool], ...] = (
+# Fill-in-the-middle tokens: metadata key (and its older spelling), texts. The last three end a generation.
+_FILL_IN: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("fim_pre", "prefix"),
         "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>",
-        False,
     ),
     (
         ("fim_suf", "suffix"),
         "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
-        False,
     ),
     (
         ("fim_mid", "middle"),
         "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
-        False,
     ),
-    (("fim_pad",), "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]", True),
-    (("fim_rep",), "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>", True),
-    (("fim_sep",), "<|file_sep|>", True),
+    (("fim_pad",), "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]"),
+    (("fim_rep",), "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"),
+    (("fim_sep",), "<|file_sep|>"),
 )
 # Control tokens that are shown all the same: the channel marks of the harmony format are part of its output.
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Some tokenizers let special tokens swallow the white space behind them, which no key records.
+# Some tokenizers let special tokens swallow the white space around them, which no key records.
 _RSTRIP_NAMES = ("phi-3", "phi3")
 _RSTRIP_EXCEPT = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+_LSTRIP_MASK_PRE = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
+_LSTRIP_MASK_NAME = "modern-bert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,8 @@ class Vocab:
     specials: what raw text is searched for; plain text must not encode to those marked `control`.
     eot_id:   the token that ends a turn, or None.
     eog_ids:  every token that ends a generation.
+    fim_ids:  what fill-in-the-middle prompts are made of: "pre", "suf", "mid", "pad", "rep" (the name of the
+              repository), "sep" (between files), as far as the model has them.
     """
 
     tokens: list[str]
@@ -92,6 +93,7 @@ class Vocab:
     specials: tuple[Special, ...]
     eot_id: int | None
     eog_ids: frozenset[int]
+    fim_ids: dict[str, int]
 
 
 def special_id(metadata: Metadata, n_vocab: int, *names: str, default: int | None = None) -> int | None:
@@ -121,14 +123,16 @@ def load_vocab(metadata: Metadata, eos_id: int | None) -> Vocab:
     """Reads tokens, types and scores, and works out the special tokens. Raises TokenizerError."""
     tokens = read_strings(metadata, "tokenizer.ggml.tokens")
     n = len(tokens)
-    for i in np.flatnonzero(np.fromiter(map(len, tokens), np.int64, n) == 0).tolist():
-        tokens[i] = f"[EMPTY_{i}]"
     types = _array(metadata, "tokenizer.ggml.token_type", n, np.int32, TokenType.NORMAL)
     scores = _array(metadata, "tokenizer.ggml.scores", n, np.float32, 0.0)
     index = dict(zip(tokens, range(n), strict=True))
+    if "" in index:
+        tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
+        index = dict(zip(tokens, range(n), strict=True))
 
     control = types == TokenType.CONTROL
-    eot_id, eog_ids = _endings(metadata, index, control, eos_id)
+    fim_ids = _fill_in(metadata, index, control)
+    eot_id, eog_ids = _endings(metadata, index, control, eos_id, fim_ids)
     shown = np.zeros(n, np.bool_)
     for text in (*_SHOWN, "<|end|>"):
         i = index.get(text)
@@ -136,7 +140,7 @@ def load_vocab(metadata: Metadata, eos_id: int | None) -> Vocab:
             shown[i] = True
     hidden = (control | (types == TokenType.UNKNOWN)) & ~shown
     specials = _specials(metadata, tokens, types, control)
-    return Vocab(tokens, types, scores, index, hidden, control & ~shown, specials, eot_id, eog_ids)
+    return Vocab(tokens, types, scores, index, hidden, control & ~shown, specials, eot_id, eog_ids, fim_ids)
 
 
 def _array(metadata: Metadata, key: str, n: int, dtype: type[Any], default: float) -> NDArray[Any]:
@@ -150,8 +154,26 @@ def _array(metadata: Metadata, key: str, n: int, dtype: type[Any], default: floa
     return array[:n].astype(dtype)
 
 
+def _fill_in(metadata: Metadata, index: dict[str, int], control: NDArray[np.bool_]) -> dict[str, int]:
+    """Fill-in-the-middle tokens by their keys, else by their texts; the latter are marked in `control`."""
+    found: dict[str, int] = {}
+    for names, texts in _FILL_IN:
+        token = special_id(metadata, len(control), *names)
+        if token is None:
+            token = _first(index, texts.split())
+            if token is not None:
+                control[token] = True
+        if token is not None:
+            found[names[0].removeprefix("fim_")] = token
+    return found
+
+
 def _endings(
-    metadata: Metadata, index: dict[str, int], control: NDArray[np.bool_], eos_id: int | None
+    metadata: Metadata,
+    index: dict[str, int],
+    control: NDArray[np.bool_],
+    eos_id: int | None,
+    fim_ids: dict[str, int],
 ) -> tuple[int | None, frozenset[int]]:
     """(end-of-turn token, end-of-generation set); marks in `control` what is known by its text alone."""
     n = len(control)
@@ -159,14 +181,7 @@ def _endings(
     eot = special_id(metadata, n, "eot", default=_first(index, _END_OF_TURN))
     eom = special_id(metadata, n, "eom", default=_first(index, _END_OF_MESSAGE))
     ends = {i for i in (eos_id, eot, eom) if i is not None} | by_text
-    for names, texts, is_end in _FILL_IN:
-        fill = special_id(metadata, n, *names)
-        if fill is None:
-            fill = _first(index, texts.split())
-            if fill is not None:
-                control[fill] = True
-        if fill is not None and is_end:
-            ends.add(fill)
+    ends.update(fim_ids[name] for name in ("pad", "rep", "sep") if name in fim_ids)
     for i in by_text:
         control[i] = True
     if _harmony(index):
@@ -188,13 +203,19 @@ def _harmony(index: dict[str, int]) -> bool:
 def _specials(
     metadata: Metadata, tokens: list[str], types: NDArray[np.int32], control: NDArray[np.bool_]
 ) -> tuple[Special, ...]:
-    name = str(metadata.get("general.name", "")).lower()
+    name, pre = (str(metadata.get(key, "")).lower() for key in ("general.name", "tokenizer.ggml.pre"))
     rstrip = any(n in name for n in _RSTRIP_NAMES)
+    mask = None
+    if any(n in pre for n in _LSTRIP_MASK_PRE):
+        mask = "<mask>"
+    elif _LSTRIP_MASK_NAME in name:
+        mask = "[MASK]"
     unknown = types == TokenType.UNKNOWN
     guarded = control | unknown
-    found = np.flatnonzero(guarded | (types == TokenType.USER_DEFINED))
+    found = np.flatnonzero(guarded | (types == TokenType.USER_DEFINED)).tolist()
     return tuple(
-        Special(tokens[i], i, bool(guarded[i]), rstrip and tokens[i] not in _RSTRIP_EXCEPT) for i in found.tolist()
+        Special(text, i, bool(guarded[i]), rstrip and text not in _RSTRIP_EXCEPT, text == mask)
+        for i, text in ((i, tokens[i]) for i in found)
     )
 
 

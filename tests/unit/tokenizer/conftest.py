@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.tokenizer import Tokenizer
+from edgellm.tokenizer import Tokenizer, words
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,10 @@ def smollm2(smollm2_path: Path) -> Tokenizer:
 @pytest.fixture(scope="session")
 def gemma3(gemma3_path: Path) -> Tokenizer:
     return Tokenizer.from_gguf(gemma3_path)
+
+
+@pytest.fixture(params=["by hand", "by library"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who merges new words: both are tried."""
+    monkeypatch.setattr(words, "_BY_HAND", 10**9 if request.param == "by hand" else 0)
+    return str(request.param)

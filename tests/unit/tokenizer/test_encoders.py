@@ -1,21 +1,27 @@
-"""Merging through the libraries equals merging by definition; what the libraries cannot take is handled."""
+"""Merging, by hand and through the libraries, equals merging by definition; odd vocabularies are handled."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tokenizers
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
 from unit.tokenizer import toy
 
 from edgellm.core.errors import RequestError, TokenizerError
-from edgellm.tokenizer import Tokenizer
-from edgellm.tokenizer.pretokenize import FAMILIES
+from edgellm.tokenizer import Tokenizer, split, spm, words
 
 MERGES = ["a b", "b a", "ab a", "a ba", "ab ab", "Ġ a", "Ġa b", "Ġ b", "b b", "bb bb", "c ab"]
+PIECES = ["a", "b", "▁", "ab", "ba", "aba", "▁a", "▁ab", "bb", "abab", "▁▁", "é", "aé", "b▁", "b▁a"]
+
+pytestmark = pytest.mark.usefixtures("way")  # every test here: by hand, and by the library
+
+examples = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # the fixture only sets a constant
 
 
 def texts_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
@@ -23,89 +29,89 @@ def texts_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 @given(st.permutations(MERGES), st.text(alphabet="abc", min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
+@examples
 def test_merging_by_rank(merges: list[str], word: str) -> None:
     tokenizer = Tokenizer.from_metadata(toy.byte_level(merges, []))
     assert texts_of(tokenizer, tokenizer.encode(word)) == toy.merge_by_rank(word.encode(), merges)
-
-
-PIECES = ["a", "b", "▁", "ab", "ba", "aba", "▁a", "▁ab", "bb", "abab", "▁▁", "é", "aé", "b▁", "b▁a"]
 
 
 @given(
     st.lists(st.sampled_from([-1.0, -2.0, -3.0]), min_size=len(PIECES), max_size=len(PIECES)),
     st.text(alphabet="ab é", max_size=30),
 )
-@settings(max_examples=60, deadline=None)
+@examples
 def test_merging_by_score_with_ties(scores: list[float], text: str) -> None:
     pieces = dict(zip(PIECES, scores, strict=True))
     tokenizer = Tokenizer.from_metadata(toy.sentencepiece(pieces, [], add_space_prefix=False, add_bos_token=False))
     assert texts_of(tokenizer, tokenizer.encode(text)) == toy.merge_by_score(text, pieces)
 
 
-LONG = ["ab bab  aab abab 12 '\n\n  ba ", "a b", "ab", " ", "aé b\u2581 a", "b\na "]
+RAW = ["a b", "b a", "ab a", "▁ a", "▁a b", "b b", "▁ ▁", "é a", "b ▁a", "\n \n"]
 
 
-@pytest.mark.parametrize("text", [part * (15_000 // len(part)) for part in LONG])
-def test_long_text_is_cut_where_nothing_changes(text: str) -> None:
-    """Long text goes to the libraries in several calls; one call gives the same."""
-    bpe = Tokenizer.from_metadata(toy.byte_level(MERGES, []))
-    ids = bpe.encode(text)
-    assert ids == bpe._encoding()._tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[attr-defined]
+@given(st.permutations(RAW), st.text(alphabet="ab é\n🦙", max_size=30))
+@examples
+def test_merging_on_plain_utf8(merges: list[str], text: str) -> None:
+    """Lines are merged as wholes, spaces written ▁; what has no token falls to bytes."""
+    tokenizer = Tokenizer.from_metadata(toy.plain_utf8(merges))
+    expected: list[str] = []
+    for line in re.findall(r"[^\n]+|\n+", text.replace(" ", "▁")):
+        if line == "\n\n":
+            expected.append(line)
+            continue
+        for part in toy.merge_parts(list(line), merges):
+            expected += [part] if part in tokenizer._metadata["tokenizer.ggml.tokens"] else toy.byte_texts(part)
+    assert texts_of(tokenizer, tokenizer.encode(text, add_special=False)) == expected
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+LONG = ["ab bab  aab abab 12 '\n\n  ba ", "a b", "ab", " ", "aé b\u2581 a", "b\na ", "é ", "\n"]
+
+
+@pytest.mark.parametrize("text", [part * (20_000 // len(part)) for part in LONG])
+def test_long_text_is_cut_where_nothing_changes(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long text is encoded piece by piece; all at once it gives the same."""
+    makers: list[Callable[[], Tokenizer]] = [
+        lambda: Tokenizer.from_metadata(toy.byte_level(MERGES, [])),
+        lambda: Tokenizer.from_metadata(toy.plain_utf8(RAW)),
+    ]
     for pieces in (PIECES, [p for p in PIECES if not p.startswith("b\u2581")]):
-        spm = Tokenizer.from_metadata(toy.sentencepiece(dict.fromkeys(pieces, -1.0), [], add_space_prefix=False))
-        ids = spm.encode(text, add_special=False)
-        assert ids == spm._encoding()._processor.EncodeAsIds(text)  # type: ignore[attr-defined]
+        metadata = toy.sentencepiece(dict.fromkeys(pieces, -1.0), [], add_space_prefix=False)
+        makers.append(lambda metadata=metadata: Tokenizer.from_metadata(metadata))  # type: ignore[misc]
+    in_pieces = [make().encode(text) for make in makers]
+    for module in (split, spm):
+        monkeypatch.setattr(module, "CHUNK", 10**9)
+    assert in_pieces == [make().encode(text) for make in makers]
+
+
+def test_words_of_sentencepiece_merge_by_themselves() -> None:
+    """Cutting at spaces gives what the library makes of the whole text."""
+    for pieces in (PIECES, [p for p in PIECES if not p.startswith("b\u2581")]):
+        metadata = toy.sentencepiece(dict.fromkeys(pieces, -1.0), [], add_space_prefix=False, add_bos_token=False)
+        tokenizer, other = Tokenizer.from_metadata(metadata), Tokenizer.from_metadata(metadata)
+        library = other._encoding().build()
+        for text in LONG:
+            text *= 3
+            (whole,) = library([text])
+            assert tokenizer.encode(text) == list(whole)
+            assert "".join(w for words in tokenizer._encoding().split(text) for w in words) == text.replace(" ", "▁")
 
 
 def test_long_text_is_cut_at_all() -> None:
-    from edgellm.tokenizer.bpe import _chunks
-
-    assert len(list(_chunks("some words " * 2000))) > 3
-    spm = Tokenizer.from_metadata(toy.sentencepiece(dict.fromkeys(PIECES, -1.0), []))
-    assert len(list(spm._encoding()._chunks("a ba " * 4000))) > 3  # type: ignore[attr-defined]
+    for metadata in (toy.byte_level(MERGES, []), toy.sentencepiece(dict.fromkeys(PIECES, -1.0), [])):
+        encoder = Tokenizer.from_metadata(metadata)._encoding()
+        assert len(list(encoder.split("a ba " * 10_000))) > 3
 
 
-@pytest.mark.parametrize("pre", sorted({id(f): n for n, f in FAMILIES.items()}.values()))
-def test_words_begin_at_a_space_between_letters(pre: str) -> None:
-    """What cutting long text relies on."""
-    tokenizer = Tokenizer.from_metadata(toy.byte_level([], [], pre=pre))
-    tokenizer.warm()
-    cut = tokenizer._encoding()._tokenizer.pre_tokenizer.pre_tokenize_str  # type: ignore[attr-defined]
-    for text in ("a b", "It's a b", "x1 aB cD 2e f", "é a b ü c", "中a b中", "a\n b c\td e"):
-        starts = {start for _, (start, _) in cut(text)}
-        for i in range(1, len(text) - 1):
-            if text[i] == " " and (text[i - 1] + text[i + 1]).isascii() and (text[i - 1] + text[i + 1]).isalpha():
-                assert i in starts, (text, i)
-
-
-@pytest.mark.parametrize(
-    ("pre", "text", "words"),
-    [
-        ("gpt-2", "It's 1234  x\n\n", ["It", "'s", "Ġ1234", "Ġ", "Ġx", "ĊĊ"]),
-        ("smollm", "It's 1234  x", ["It", "'s", "Ġ", "1", "2", "3", "4", "Ġ", "Ġx"]),
-        ("llama-bpe", "IT'S 12345!\n x", ["IT", "'S", "Ġ", "123", "45", "!Ċ", "Ġx"]),
-        ("qwen2", "IT'S 123 (a)", ["IT", "'S", "Ġ", "1", "2", "3", "Ġ(", "a", ")"]),
-        ("falcon", "a,b 12345", ["a", ",", "b", "Ġ", "123", "45"]),
-        ("", "a,b 12345", ["a", ",", "b", "Ġ", "123", "45"]),
-    ],
-)
-def test_families(pre: str, text: str, words: list[str]) -> None:
-    tokenizer = Tokenizer.from_metadata(toy.byte_level([], [], pre=pre))
-    tokenizer.warm()
-    cut = tokenizer._encoding()._tokenizer.pre_tokenizer.pre_tokenize_str(text)  # type: ignore[attr-defined]
-    assert [word for word, _ in cut] == words
-
-
-@given(st.text(alphabet=[*" \t\n'3٣asdtlve½中!.-_é🦙\u0301\u00a0\u3000"], max_size=30))
-@settings(deadline=None, max_examples=300)
-def test_digits_apart_in_one_pattern(text: str) -> None:
-    """The pattern of the smollm family equals what published tokenizers do in two steps."""
-    split, regex = pre_tokenizers.Split, tokenizers.Regex
-    gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-    two = pre_tokenizers.Sequence([split(regex(r"\p{N}"), "isolated"), split(regex(gpt2), "isolated")])
-    (pattern,) = FAMILIES["smollm"].patterns
-    assert split(regex(pattern), "isolated").pre_tokenize_str(text) == two.pre_tokenize_str(text)
+def test_the_cache_forgets_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_CACHED_WORDS", 8)
+    monkeypatch.setattr(words, "_CACHED_LENGTH", 4)
+    tokenizer = Tokenizer.from_metadata(toy.byte_level(MERGES, [("<user>", toy.USER)]))
+    text = " ".join(f"ab{i} {'ba' * i}<user>" for i in range(50))
+    first = tokenizer.encode(text)
+    assert len(tokenizer._encoding()._cache) <= 8 + 4 * 50
+    assert tokenizer.encode(text) == first
+    assert tokenizer.decode(first) == text
 
 
 def test_ignore_merges_takes_whole_words() -> None:
