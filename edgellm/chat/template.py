@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -17,7 +17,7 @@ from edgellm.chat.capabilities import Capabilities, adapt, needs_adapting, probe
 from edgellm.chat.messages import Message, copy_json, normalise_messages, normalise_tools, text_of
 from edgellm.chat.meter import STEPS_TO_PROBE, Meter
 from edgellm.chat.provenance import Segment
-from edgellm.core.errors import TemplateError
+from edgellm.core.errors import GGUFError, TemplateError
 
 _KEY = "tokenizer.chat_template"
 _PROBE_METHODS = frozenset(
@@ -291,6 +291,9 @@ def _token_text(metadata: Mapping[str, Any], name: str, default: int) -> str:
     tokens = metadata.get("tokenizer.ggml.tokens", ())
     spm = metadata.get("tokenizer.ggml.model") == "llama"
     token = metadata.get(f"tokenizer.ggml.{name}_token_id", default if spm else None)
-    if isinstance(token, int) and 0 <= token < len(tokens):
+    if not isinstance(tokens, Sequence) or not isinstance(token, int) or not 0 <= token < len(tokens):
+        return ""
+    try:
         return str(tokens[token])
-    return ""
+    except GGUFError:  # not UTF-8: the tokenizer says so when text is asked for
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,16 +14,21 @@ from edgellm.gguf.values import DTYPES, Bytes, StringArray, Value, ValueType, sc
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+More = Callable[[int], Bytes]
+MAX_HEADER_BYTES = 1 << 26
+"""Of metadata and tensor directory together; a vocabulary of 262,144 tokens takes 16 MiB."""
+_TYPES = tuple(ValueType)  # their ids are 0, 1, 2 ...
 
 
 class Cursor:
-    """Reads little-endian values from `data` [n_bytes]. `where`, the file's path, begins every error."""
+    """Reads little-endian values from the first bytes of a file. `where`, the file's path, begins every error."""
 
-    __slots__ = ("data", "end", "pos", "view", "where")
+    __slots__ = ("_more", "data", "end", "pos", "view", "where")
 
-    def __init__(self, data: Bytes, where: str) -> None:
-        self.data, self.view, self.where = data, data.data, where
-        self.pos, self.end = 0, len(data)
+    def __init__(self, data: Bytes, where: str, end: int | None = None, more: More | None = None) -> None:
+        """data: the file, or its beginning. end: its size. more: reads a longer beginning of at least n bytes."""
+        self.data, self.view, self.where, self._more = data, data.data, where, more
+        self.pos, self.end = 0, len(data) if end is None else end
 
     def fail(self, message: str) -> NoReturn:
         raise GGUFError(f"{self.where}: {message}")
@@ -34,6 +40,15 @@ class Cursor:
                 f"{what} needs {n} bytes at byte {self.pos}, but the file ends at byte {self.end}; "
                 f"it is truncated or damaged: download it again"
             )
+        if self.pos + n > len(self.data):
+            self._grow(self.pos + n)
+
+    def _grow(self, n: int) -> None:
+        """Have the first n bytes of the file, which has that many, in `data`."""
+        if n > MAX_HEADER_BYTES or self._more is None:
+            self.fail(f"the header has more than {MAX_HEADER_BYTES >> 20} MiB; the file is damaged")
+        self.data = self._more(min(max(n, 4 * len(self.data)), self.end, MAX_HEADER_BYTES))
+        self.view = self.data.data
 
     def u32(self, what: str) -> int:
         self.need(4, what)
@@ -74,15 +89,15 @@ class Cursor:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             self.fail(f"{what} is not valid UTF-8: {raw[:40]!r}; the file is damaged")
-        if any(c < " " for c in text):
+        if min(raw) < 0x20:
             self.fail(f"{what} has control characters: {text[:40]!r}; the file is damaged")
         return text
 
     def value_type(self, what: str) -> ValueType:
         type_id = self.u32(f"type of {what}")
-        if type_id > max(ValueType):
-            self.fail(f"{what}: value type {type_id} is unknown (known: 0 to {int(max(ValueType))})")
-        return ValueType(type_id)
+        if type_id >= len(_TYPES):
+            self.fail(f"{what}: value type {type_id} is unknown (known: 0 to {len(_TYPES) - 1})")
+        return _TYPES[type_id]
 
     def scalar(self, kind: ValueType, what: str, errors: str = "strict") -> Value:
         """One value of any type but array. `errors` as in bytes.decode."""
@@ -106,6 +121,9 @@ class Cursor:
         if kind is ValueType.STRING:
             self.need(count * 8, f"{what} has {count} strings, which")
             bounds = scan_strings(self.data, self.pos, count)
+            while isinstance(bounds, int) and len(self.data) < self.end:
+                self._grow(len(self.data) + 1)
+                bounds = scan_strings(self.data, self.pos, count)
             if isinstance(bounds, int):
                 self.fail(
                     f"{what}: string {bounds} of {count} goes past the end of the file at byte {self.end}; "

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from edgellm.core.errors import GGUFError
-from edgellm.gguf.cursor import Cursor
+from edgellm.gguf.cursor import MAX_HEADER_BYTES, Cursor, More
 from edgellm.gguf.qtypes import QType, qtype_from_id
 from edgellm.gguf.values import Bytes, KVType, Value, ValueType
 
@@ -76,9 +76,14 @@ class Header:
     data_start: int
 
 
-def parse_header(data: Bytes, where: str, shard: int = 0) -> Header:
-    """Parses and checks the whole header of the file with the bytes `data`; GGUFError says what is wrong."""
-    cur = Cursor(data, where)
+def parse_header(
+    data: Bytes, where: str, shard: int = 0, *, size: int | None = None, more: More | None = None
+) -> Header:
+    """Parses and checks the whole header of a file; GGUFError says what is wrong.
+
+    data: the file's bytes, or the first ones of `size`; `more` (see Cursor) is then asked for as many as it takes.
+    """
+    cur = Cursor(data, where, size, more)
     version = _check_magic(cur)
     n_tensors = cur.count("the number of tensors", min_bytes=_MIN_TENSOR, limit=MAX_TENSORS)
     n_keys = cur.count("the number of metadata keys", min_bytes=_MIN_KEY, limit=MAX_KEYS)
@@ -152,7 +157,7 @@ def _read_value(cur: Cursor, key: str) -> tuple[Value, KVType]:
     element = cur.value_type(f"the elements of {what}")
     if element is ValueType.ARRAY:
         cur.fail(f"{what} is an array of arrays; no known model has one, and it is not supported")
-    limit = MAX_STRINGS if element is ValueType.STRING else cur.end
+    limit = MAX_STRINGS if element is ValueType.STRING else MAX_HEADER_BYTES
     count = cur.count(f"the element count of {what}", min_bytes=1, limit=limit)
     return cur.array(element, count, what, key), KVType(kind, element, count)
 

@@ -7,6 +7,7 @@ import hashlib
 import mmap
 import os
 import stat
+import threading
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,20 +26,77 @@ __all__ = ["GGUFFile", "TensorInfo"]
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 1024
+_FIRST_BYTES = 1 << 20  # of the header, read at once; a long vocabulary takes more
+_READ_BYTES = 1 << 30  # systems read at most about 2 GiB at once
+_seeking = threading.Lock()  # where reading at a place means going there first
+
+
+class _File:
+    """A file opened for reading at any place, by several threads. OSError and ValueError where it cannot be opened."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+
+    def read(self, first: int, n: int) -> Bytes:
+        """n bytes from byte `first` on. GGUFError where the file has become shorter."""
+        out: Bytes = np.empty(n, np.uint8)
+        view, done = out.data, 0
+        while done < n:
+            try:
+                got = self._into(view[done : done + _READ_BYTES], first + done)
+            except OSError as e:
+                raise GGUFError(f"{self.path}: cannot be read at byte {first + done}: {e.strerror}") from e
+            if not got:
+                raise GGUFError(
+                    f"{self.path}: the file ends before byte {first + n}, though it was longer when it was opened: "
+                    f"another program has cut it short; open it again when that is done"
+                )
+            done += got
+        return out
+
+    def _into(self, room: memoryview, at: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self.fd, [room], at)
+        with _seeking:
+            os.lseek(self.fd, at, os.SEEK_SET)
+            data = os.read(self.fd, len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
 
 
 @dataclass(slots=True)
 class _Shard:
-    """One mapped file. `data` is the whole file, read-only; both are None after closing."""
+    """One file, open and mapped. `data` is the whole file, read-only; all are None after closing."""
 
     path: Path
     size: int
     header: Header
+    file: _File | None
     map: mmap.mmap | None
     data: Bytes | None
 
+    def read(self, first: int, n: int) -> Bytes:
+        """n bytes from byte `first` on, copied. GGUFError where they are gone, or the file is closed."""
+        if self.file is None:
+            raise GGUFError(f"{self.path}: the file is closed; open it again to read from it")
+        return self.file.read(first, n)
+
     def close(self) -> None:
         self.data = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
         if self.map is not None:
             # Views that were handed out keep the map alive; it goes with the last of them.
             with contextlib.suppress(BufferError):
@@ -53,8 +111,8 @@ class GGUFFile:
     returns. Raises ModelNotFound if there is no such file and GGUFError if it is not a usable GGUF.
 
     Metadata is copied, so it outlives `close`; so do tensor views that were handed out. Reading is
-    thread-safe. A file that another process cuts short while it is mapped kills the reader with SIGBUS,
-    as with any memory map.
+    thread-safe. Where another program cuts the file short meanwhile, `read` raises GGUFError; touching a view that
+    `data` gave kills the process with SIGBUS, as with any memory map.
 
     Attributes:
         path: the file, or the first file of a split set.
@@ -116,6 +174,20 @@ class GGUFFile:
             raise GGUFError(f"{self.path}: the file is closed; open it again to read tensor {name!r}")
         return data[info.offset : info.offset + info.n_bytes]
 
+    def read(self, name: str, first: int = 0, n: int | None = None) -> Bytes:
+        """n bytes of one tensor from byte `first` on (all of them), copied. GGUFError where they are gone."""
+        info = self.tensors[name]
+        shard = self._shards[info.shard]
+        return shard.read(info.offset + first, info.n_bytes - first if n is None else n)
+
+    def source(self, name: str) -> tuple[int, int]:
+        """File descriptor and first byte of a tensor, for reading it without the map; valid until `close`."""
+        info = self.tensors[name]
+        file = self._shards[info.shard].file
+        if file is None:
+            raise GGUFError(f"{self.path}: the file is closed; open it again to read tensor {name!r}")
+        return file.fd, info.offset
+
     def drop_pages(self, name: str) -> None:
         """Takes the whole pages of one tensor out of this process's memory; touching them reads them again.
 
@@ -139,17 +211,16 @@ class GGUFFile:
     def _hash(self) -> str:
         digest = hashlib.sha256()
         for shard in self._shards:
-            if shard.data is None:
-                raise GGUFError(f"{self.path}: the file is closed; open it again to compute its fingerprint")
             digest.update(shard.size.to_bytes(8, "little"))
-            digest.update(shard.data[: shard.header.data_start].data)
+            digest.update(shard.read(0, min(shard.header.data_start, shard.size)).data)
         infos = list(self.tensors.values())
         ends = list(accumulate(t.n_bytes for t in infos))
         for i in range(_SAMPLES if ends else 0):
             at = ends[-1] * i // _SAMPLES
             k = bisect_right(ends, at)
             begin = at - (ends[k] - infos[k].n_bytes)
-            digest.update(self.data(infos[k].name)[begin : begin + _SAMPLE_BYTES].data)
+            n = min(_SAMPLE_BYTES, infos[k].n_bytes - begin)
+            digest.update(self.read(infos[k].name, begin, n).data)
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -192,29 +263,32 @@ def _locate(path: Path) -> Path:
 
 
 def _open_shard(path: Path, index: int) -> _Shard:
-    """Maps one file and parses its header."""
-    mapped: mmap.mmap | None = None
-    data: Bytes = np.empty(0, np.uint8)
+    """Opens one file, parses its header and maps it. The header is read, not mapped."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size:
-                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-                data = np.frombuffer(mapped, np.uint8)
+        file = _File(path)
     except FileNotFoundError:
         raise ModelNotFound(f"{path}: no such file") from None
-    except (OSError, ValueError, OverflowError) as e:
+    except (OSError, ValueError) as e:
         raise GGUFError(f"{path}: cannot be opened: {getattr(e, 'strerror', None) or e}") from e
     try:
-        header = parse_header(data, str(path), index)
+        size = os.fstat(file.fd).st_size
+        start = file.read(0, min(size, _FIRST_BYTES))
+        header = parse_header(start, str(path), index, size=size, more=lambda n: file.read(0, n))
+        # A file with no bytes cannot be mapped, but has been refused by now.
+        mapped = mmap.mmap(file.fd, size, access=mmap.ACCESS_READ)
     except GGUFError as e:
+        file.close()
         hint = split.raw_part_hint(path)
         if hint:
             raise GGUFError(f"{e}{hint}") from e
         raise
-    # The header has been copied or decoded: its pages need not stay in this process's memory.
-    _drop(mapped, 0, header.data_start // mmap.PAGESIZE * mmap.PAGESIZE)
-    return _Shard(path, size, header, mapped, data)
+    except (OSError, ValueError, OverflowError) as e:
+        file.close()
+        raise GGUFError(f"{path}: cannot be opened: {getattr(e, 'strerror', None) or e}") from e
+    except BaseException:
+        file.close()
+        raise
+    return _Shard(path, size, header, file, mapped, np.frombuffer(mapped, np.uint8))
 
 
 def _drop(mapped: mmap.mmap | None, first: int, last: int) -> None:

@@ -246,6 +246,10 @@ def experts(
         up = b.experts(f"{blk}.ffn_up_exps", m.scale)
         n_ff = b.weights[up.w].shape[-2]
     down = b.experts(f"{blk}.ffn_down_exps", m.scale)
+    for e in (gate, up, down):
+        w = b.weights[e.w]
+        if w.shape[0] != m.n:
+            raise PlanError(f"{w.tensor} has {w.shape[0]} experts, but expert_count is {m.n}")
     g = b.buffer("ff_exps", m.k * n_ff)
     t = b.buffer("out_exps", m.k * y.width)
     b.add(o.ExpertGated(h, ids, g, gate, up, m.k, m.act))

@@ -46,6 +46,7 @@ def read_dims(k: Keys, b: Builder, eps: str = RMS_EPS) -> Dims:
     n_embd = k.integer("embedding_length", lo=1)
     heads = k.integers("attention.head_count", n, 0, hi=1 << 16)
     kv_heads = k.integers("attention.head_count_kv", n, 0, hi=1 << 16) if k.has("attention.head_count_kv") else heads
+    _check_heads(k, n_embd, heads, kv_heads)
     head_dim = n_embd // max(heads) if max(heads) else 0
     k_dim = k.integer("attention.key_length", head_dim, lo=1, hi=1 << 16)
     v_dim = k.integer("attention.value_length", head_dim, lo=1, hi=1 << 16)
@@ -74,6 +75,21 @@ def read_dims(k: Keys, b: Builder, eps: str = RMS_EPS) -> Dims:
         n_expert=n_expert,
         n_expert_used=n_used,
     )
+
+
+def _check_heads(k: Keys, n_embd: int, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> None:
+    """UnsupportedModel for numbers of heads that no attention can have. Layers without attention have none."""
+    if max(heads) > n_embd and not k.has("attention.key_length"):
+        raise UnsupportedModel(
+            f"metadata key '{k.arch}.attention.head_count' is {max(heads)}, more than the {n_embd} dimensions of "
+            f"embedding_length: heads of no size"
+        )
+    for i, (h, g) in enumerate(zip(heads, kv_heads, strict=True)):
+        if g and h % g:
+            raise UnsupportedModel(
+                f"metadata key '{k.arch}.attention.head_count_kv' is {g} in layer {i}, which does not divide the {h} "
+                f"heads of attention.head_count"
+            )
 
 
 def windowed(k: Keys, n_layer: int, period: int) -> tuple[bool, ...]:
