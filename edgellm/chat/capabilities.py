@@ -4,11 +4,13 @@ is done with messages it cannot express.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from edgellm.chat.messages import Message
+from edgellm.chat.messages import Message, copy_json
 
 Try = Callable[..., "str | None"]
 """Renders messages (tools=, add_generation_prompt=, enable_thinking= as options); None where the template fails."""
@@ -31,7 +33,9 @@ class Capabilities:
     system_role: a system message at the beginning.   late_system: several, or one after the first turn.
     developer_role: as a role of its own.
     user_turns, assistant_turns: two of them in a row.
-    tools: the tools it is given.   thinking: enable_thinking makes a difference.
+    tools: the tools it is given.
+    object_arguments: calls whose arguments are objects (otherwise they must be JSON text).
+    thinking: enable_thinking makes a difference.
     generation_prompt: add_generation_prompt makes a difference.
     """
 
@@ -41,6 +45,7 @@ class Capabilities:
     user_turns: bool
     assistant_turns: bool
     tools: bool
+    object_arguments: bool
     thinking: bool
     generation_prompt: bool
 
@@ -58,6 +63,11 @@ def probe(render: Try) -> Capabilities | None:
         text = render(list(messages))
         return text is not None and all(m["content"] in text for m in messages)
 
+    def call(arguments: Any) -> str | None:
+        function = {"name": "edgellmtool", "arguments": arguments}
+        calls = [{"id": "edgellmid", "type": "function", "function": function}]
+        return render([user, {"role": "assistant", "content": "", "tool_calls": calls}])
+
     with_tools = render([user], tools=[_TOOL])
     system_role = shows(system, user)
     return Capabilities(
@@ -67,6 +77,7 @@ def probe(render: Try) -> Capabilities | None:
         user_turns=shows(user, again) and shows(user, again, answer, user),
         assistant_turns=shows(user, answer, more, again),
         tools=with_tools is not None and "edgellmtool" in with_tools,
+        object_arguments=call({"x": "y"}) is not None or call('{"x": "y"}') is None,
         thinking=render([user], enable_thinking=True) != render([user], enable_thinking=False),
         generation_prompt=render([user], add_generation_prompt=False) != plain,
     )
@@ -98,13 +109,17 @@ def adapt(messages: list[Message], can: Capabilities) -> tuple[list[Message], li
         if len(joined) < len(out):
             out = joined
             notes.append(f"the model's chat template takes no two {role} turns in a row: they were joined")
+    if not can.object_arguments:
+        out = [_with_text_arguments(m) for m in out]
     return out, notes
 
 
 def needs_adapting(messages: list[Message]) -> bool:
     """Whether there is anything in the messages that a template might not express."""
     roles = [m["role"] for m in messages]
-    return "system" in roles or "developer" in roles or any(a == b for a, b in pairwise(roles))
+    if "system" in roles or "developer" in roles or any(a == b for a, b in pairwise(roles)):
+        return True
+    return any(m.get("tool_calls") for m in messages)
 
 
 def _turn(role: str, letter: str) -> Message:
@@ -139,6 +154,18 @@ def _join_turns(messages: list[Message], role: str) -> list[Message]:
         else:
             out.append(message)
     return out
+
+
+def _with_text_arguments(message: Message) -> Message:
+    """The message, with the arguments of its calls as JSON text."""
+    if not message.get("tool_calls"):
+        return message
+    calls = copy_json(message["tool_calls"], "tool_calls")
+    for call in calls:
+        function = call.get("function", call)
+        if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**message, "tool_calls": calls}
 
 
 def _only_text(message: Message) -> bool:

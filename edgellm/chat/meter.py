@@ -1,13 +1,13 @@
 """What a rendering may use up: steps and text, counted rather than timed, so that the same template with the same
 messages always gets equally far.
 
-A step is about a microsecond of work. Room is counted in characters of all the text (and an eighth of the list
-elements' bytes, in the same coin) that was ever made, kept or not: an upper bound for what can be alive.
+A step is about a microsecond of work. Room is counted in characters of all the text that was ever made (list elements
+in the same coin), but for long texts that nobody holds any more: an upper bound for what can be alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
 from typing import Any
 
 from jinja2.exceptions import SecurityError
@@ -24,7 +24,10 @@ STEPS_PER_VALUE = 100
 ROOM = 4_000_000
 """Characters a rendering may make without regard to what goes in; four bytes each at worst."""
 
-ROOM_PER_CHAR = 128
+ROOM_PER_CHAR = 64
+LONG = 4_096
+"""Shortest text whose room comes back when nobody holds it."""
+
 MAX_DEPTH = 100
 """Deepest nesting of lists and objects that is read as a whole."""
 
@@ -45,12 +48,13 @@ class Exhausted(Exception):
 class Meter:
     """Counts down what is left. `calls` is how deep in macros the template is at the moment."""
 
-    __slots__ = ("calls", "room", "steps", "steps_given")
+    __slots__ = ("_long", "calls", "room", "steps", "steps_given")
 
     def __init__(self, steps: int = STEPS, room: int = ROOM) -> None:
         self.steps = self.steps_given = steps
         self.room = room
         self.calls = 0
+        self._long: list[str] = []
 
     @classmethod
     def for_input(cls, value: Any, n_messages: int) -> Meter:
@@ -83,9 +87,28 @@ class Meter:
 
     def make(self, n_chars: int) -> None:
         """Make so much text."""
-        if n_chars > self.room:
+        if n_chars > self.room and not self._reclaim(n_chars):
             raise Exhausted(f"it makes too much text: {n_chars} characters more, where {self.room} are left")
         self.room -= n_chars
+
+    def made(self, text: str) -> str:
+        """The text, which was just made: its room comes back once nobody holds it."""
+        if len(text) >= LONG:
+            self.step(len(text) >> 11)
+            self._long.append(text)
+        return text
+
+    def _reclaim(self, n_chars: int) -> bool:
+        """Take back the room of long texts that only this meter still holds; whether that makes n_chars fit."""
+        kept = []
+        while self._long:
+            text = self._long.pop()
+            if sys.getrefcount(text) > 2:  # this name, the argument, and others
+                kept.append(text)
+            else:
+                self.room += len(text)
+        self._long = kept
+        return n_chars <= self.room
 
     def make_list(self, n: int, chars_each: int = 0) -> None:
         """Make a list of n elements; chars_each: new text of each, or 14 for the header of a short string."""
@@ -184,8 +207,3 @@ def as_list(meter: Meter, items: Any) -> list[Any]:
     items = sized(items)
     meter.make_list(len(items), 14 if type(items) is str else 0)
     return list(items)
-
-
-def lengths(values: Iterable[Any]) -> int:
-    """Characters in those values that are strings."""
-    return sum(len(v) for v in values if isinstance(v, str))

@@ -19,7 +19,7 @@ MAX_WIDTH = 1_000
 """Widest field and longest precision in a format."""
 
 _MAX_STRIP = 256
-_SPEC = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(?P<width>\d+|\*)?(?:\.(?P<precision>\d*|\*))?[hlL]?(?P<kind>.|$)", re.S)
+_SPEC = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(?P<width>\d+|\*)?(?:\.(?P<precision>\*|\d*))?[hlL]?(?P<kind>.|$)", re.S)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -266,6 +266,8 @@ def percent(context: RenderContext, text: str, args: Any) -> str:
                 raise SecurityError("a format whose width is an argument")
             if number:
                 _check_width(number)
+        if spec["kind"] in ("(", "*"):  # a key with parentheses in it, behind which a width could hide
+            raise SecurityError("a format that is not plain")
         n += spec["kind"] != "%"
     if isinstance(args, Undefined):
         meter.make(len(text))

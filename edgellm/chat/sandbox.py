@@ -43,6 +43,7 @@ MAX_RANGE = 100_000
 _MAX_DIGITS = 300
 _MAX_MESSAGE = 1_000
 _LOOP_VALUES = frozenset("index index0 revindex revindex0 first last length previtem nextitem depth depth0".split())
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _IGNORED = ("whitespace", "comment", "comment_begin", "comment_end", "data")
 
 
@@ -177,6 +178,7 @@ class Environment(jinja2.sandbox.SandboxedEnvironment):
             if type(left) is type(right):
                 if type(left) is str:
                     meter.make(len(left) + len(right))
+                    return meter.made(left + right)
                 elif type(left) in (list, tuple):
                     meter.make_list(len(left) + len(right))
         elif operator == "*":
@@ -250,7 +252,10 @@ def run(template: jinja2.Template, variables: dict[str, Any], meter: Meter) -> s
     try:
         parts = list(template.root_render_func(context))
         meter.make(sum(map(len, parts)) + 2 * len(parts))
-        return "".join(parts)
+        text = "".join(parts)
+        if not text.isascii() and _SURROGATE.search(text):
+            raise ValueError("it writes a lone surrogate, which is not text")
+        return text
     except Exhausted as e:
         error: TemplateError = TemplateLimit(f"the chat template was stopped: {e}")
     except Refused as e:
@@ -405,7 +410,7 @@ def _charge(context: RenderContext, steps: int, chars: int) -> bool:
 @pass_context
 def _concat(context: RenderContext, *values: Any) -> str:
     text = context.meter.text
-    return "".join([text(value) for value in values])
+    return context.meter.made("".join([text(value) for value in values]))
 
 
 @pass_context

@@ -70,6 +70,10 @@ BOMBS = {
     "a wide format": "{{ '%1000000000d' % 1 }}",
     "a precise format": "{{ '%.1000000000f' % 1 }}",
     "a format as wide as said": "{{ '%*d' % (1000000000, 1) }}",
+    "a format as precise as said": "{{ '%.*d' % (1000000000, 1) }}",
+    "a format with a nested key": "{{ '%((a))1000000000d' % {'(a)': 1} }}",
+    "a format with an odd key": "{{ '%(a(b)1000000000d' % {'a(b': 1} }}",
+    "a format in other digits": "{{ '{:١٠٠٠٠٠٠٠٠٠}'.format(1) }}",
     "a format filter": "{{ '%1000000000d' | format(1) }}",
     "a new format": "{{ '{:1000000000}'.format(1) }}",
     "a nested format": "{{ '{:{}}'.format(1, 1000000000) }}",
@@ -253,6 +257,16 @@ def test_bombs_that_wait_for_tagged_text() -> None:
     start = time.thread_time()
     assert ChatTemplate(source).apply(USER).segments == (("Hello", False),)
     assert time.thread_time() - start < 2 * MAX_SECONDS
+
+
+def test_text_that_nobody_holds_costs_no_room() -> None:
+    """Adding to a text turn by turn makes the square of it on the way; keeping every state of it is too much."""
+    source = "{% set ns = namespace(x='', all=[]) %}{% for i in range(900) %}{% set ns.x = ns.x + 'word ' * 100 %}"
+    source += "KEEP{% endfor %}{{ ns.x }}"
+    assert len(ChatTemplate(source.replace("KEEP", "")).render(USER)) == 450_000
+    assert len(ChatTemplate(source.replace("KEEP", "").replace("+", "~")).render(USER)) == 450_000
+    with pytest.raises(TemplateError, match="too much text"):
+        ChatTemplate(source.replace("KEEP", "{% set ns.all = [ns.all, ns.x] %}")).render(USER)
 
 
 def test_more_is_allowed_for_more_messages() -> None:

@@ -111,6 +111,7 @@ CAN = Capabilities(
     user_turns=True,
     assistant_turns=True,
     tools=False,
+    object_arguments=True,
     thinking=False,
     generation_prompt=True,
 )
@@ -238,6 +239,18 @@ def test_tools() -> None:
     assert text.notes == ()
     noted = ChatTemplate(FAMILIES["gemma2"]).apply([USER], tools=[TOOL])
     assert noted.notes == ("the model's chat template has no place for tools: the model does not see them",)
+
+
+def test_arguments_as_a_template_wants_them() -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' + c.function.arguments }}"
+        "{% endfor %}{{ m.content }}|{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert template.capabilities is not None
+    assert not template.capabilities.object_arguments
+    assert template.apply([USER, CALL, USER]).text == 'Hello|weather {"town": "Rome"}|Hello|'
+    assert CALL["tool_calls"][0]["function"]["arguments"] == {"town": "Rome"}
 
 
 def test_thinking() -> None:

@@ -82,6 +82,7 @@ def test_the_caller_keeps_the_messages() -> None:
         ("{% if %}", "not valid in line 1"),
         ("{% for x in y %}", "not valid in line 1"),
         ("{{ 1 / 0 }}", r"the chat template failed: division by zero \(ZeroDivisionError\)"),
+        ("{{ '\\ud83e' }}", "a lone surrogate"),
         ("{{ missing.x }}", "'missing' is undefined"),
         ("{{ 'a' + 1 }}", "TypeError"),
         ("{{ [1].append(2) }}", "not allowed: access to 'append' of a list"),
