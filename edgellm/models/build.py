@@ -226,7 +226,7 @@ class Builder:
         shape = self.shape(tensor)
         if math.prod(shape) > 4096:
             raise PlanError(f"{tensor} has shape {list(shape)}, expected a few numbers")
-        return dequantize(self.file.data(tensor), self.file.tensors[tensor].qtype, shape)
+        return dequantize(self.file.read(tensor), self.file.tensors[tensor].qtype, shape)
 
     def _weight(self, weight: Weight) -> int:
         self.weights.append(weight)

@@ -116,12 +116,17 @@ int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, 
     engine->n_rows[0] = batch->n_tokens;
     engine->n_rows[1] = batch->n_rows;
     engine->phase = -1;
+    atomic_store_explicit(&engine->cut, 0, memory_order_relaxed);
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         atomic_store_explicit(&engine->failed[s], 0, memory_order_relaxed);
     }
     el_pool_run(engine->pool, &(el_job){step_chunk, step_next, engine});
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         out->status[s] = atomic_load_explicit(&engine->failed[s], memory_order_relaxed);
+    }
+    if (atomic_load_explicit(&engine->cut, memory_order_relaxed)) {
+        return el_fail(err, EL_E_SYSTEM,
+                       "the model's file has been cut short by another program: a token's embedding is gone");
     }
     return EL_OK;
 }

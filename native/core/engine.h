@@ -30,7 +30,7 @@ typedef struct el_scratch {
     float **y;              /* [EL_MAX_COLUMNS] where a kernel writes */
     float **rows;           /* [EL_MAX_COLUMNS] result rows */
     const float **residual; /* [EL_MAX_COLUMNS] */
-    float *row;             /* [max_row] */
+    float *row;             /* [max_row] also a row of an embedding, as it is in the file */
     void *attention;        /* of the attention kernel */
     float *m, *l, *M, *L;   /* [EL_ATTN_ROWS] each */
     float *o, *O;           /* [EL_ATTN_ROWS][max_v_dim] each */
@@ -98,6 +98,7 @@ struct el_engine {
     int32_t *sequence;       /* [T] */
     int32_t *block_first;    /* [n_shapes][S + 1] blocks of query rows */
     _Atomic int32_t *failed; /* [S] */
+    _Atomic int32_t cut;     /* 1: the model's file no longer holds what this step needs */
 
     /* el_run: the input of its next step. */
     int32_t *run_tokens, *run_positions; /* [S] */

@@ -18,6 +18,10 @@ void el_os_release(void *memory, size_t bytes);
 /* Give the memory of the whole pages inside a range of a reservation back; the contents become undefined. */
 void el_os_discard(void *memory, size_t bytes);
 
+/* Copy from memory that may be a map of a file which another program has cut short since: touching such a page ends the
+ * process, copying it this way returns -1. 0 when all has been copied. */
+int32_t el_os_copy(void *to, const void *from, size_t bytes);
+
 typedef struct el_os_thread {
     uintptr_t handle;
 } el_os_thread;

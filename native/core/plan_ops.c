@@ -197,7 +197,8 @@ static int32_t embed(check *x) {
         return wrong(x, EL_E_UNSUPPORTED, 'w', 0, "no lookup for weight type %s", el_qtype_name(m->qtype));
     }
     if (m->n_rows < x->p->n_token_ids) x->p->n_token_ids = m->n_rows;
-    x->c->row_ns = 0.5f * (float)m->n_cols;
+    keeps(x, m->n_cols); /* a row in any type has at most four bytes a column */
+    x->c->row_ns = 0.5f * (float)m->n_cols + 500.0f;
     return EL_OK;
 }
 

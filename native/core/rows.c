@@ -1,16 +1,22 @@
 /* Row ops: everything that computes one row from the same row. A phase of them runs row by row, through all its ops. */
 #include "engine.h"
 #include "fp.h"
+#include "os.h"
 
 #include <string.h>
 
 static const float MIN_CHUNK_NS = 3000.0f, MAX_CHUNK_NS = 30000.0f;
 enum { COLUMN_UNIT = 256, CHUNKS_PER_THREAD = 4 };
 
-static void embed(el_engine *e, const el_cop *c, int32_t row) {
+static void embed(el_engine *e, const el_cop *c, int32_t thread, int32_t row) {
     const el_mat *m = &e->plan.mats[c->op.w[0]];
     float *y = el_row(e, &c->op.v[0], row);
-    m->dequant(m->data + (size_t)e->batch->tokens[row] * m->row_bytes, m->n_cols, y);
+    void *in_file = e->scratch[thread].row;
+    if (el_os_copy(in_file, m->data + (size_t)e->batch->tokens[row] * m->row_bytes, m->row_bytes)) {
+        atomic_store_explicit(&e->cut, 1, memory_order_relaxed);
+        memset(in_file, 0, m->row_bytes); /* the step ends in an error */
+    }
+    m->dequant(in_file, m->n_cols, y);
     if (c->op.f[0] != 1.0f) e->kernels.scale(y, c->op.f[0], m->n_cols, y);
 }
 
@@ -119,7 +125,7 @@ static void combine(el_engine *e, const el_cop *c, int32_t thread, int32_t row) 
 
 static void run_op(el_engine *e, const el_cop *c, int32_t thread, int32_t row) {
     switch (c->op.code) {
-    case EL_OP_EMBED: embed(e, c, row); break;
+    case EL_OP_EMBED: embed(e, c, thread, row); break;
     case EL_OP_NORM: norm(e, c, row); break;
     case EL_OP_QUANTIZE: quantize(e, c, row); break;
     case EL_OP_ROPE: rope(e, c, row); break;

@@ -124,7 +124,7 @@ class NativeExecutable:
 def _vector(file: GGUFFile, weight: Weight) -> F32:
     """A tensor as float32, flat."""
     info = file.tensors[weight.tensor]
-    return np.ascontiguousarray(dequantize(file.data(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
+    return np.ascontiguousarray(dequantize(file.read(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
 
 
 def _matrix(file: GGUFFile, weight: Weight, *, pack: bool) -> Matrix:
