@@ -235,6 +235,20 @@ UV_INDEX_URL: Variable[str | None] = Variable(
     secret=True,
 )
 
+# Where other programs keep models that edgellm can run in place.
+OLLAMA_MODELS: Variable[Path | None] = Variable(
+    "OLLAMA_MODELS",
+    "Ollama's model folder; default: ~/.ollama/models.",
+    _path,
+    _none,
+)
+LLAMA_CACHE: Variable[Path | None] = Variable(
+    "LLAMA_CACHE",
+    "llama.cpp's download folder; default: llama.cpp in the user's cache folder.",
+    _path,
+    _none,
+)
+
 VARIABLES: tuple[Variable[object], ...] = (
     ISA,
     THREADS,
@@ -250,5 +264,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     PIP_INDEX_URL,
     UV_DEFAULT_INDEX,
     UV_INDEX_URL,
+    OLLAMA_MODELS,
+    LLAMA_CACHE,
 )
 """The table, in the order in which it is printed."""

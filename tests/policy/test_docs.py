@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = ["README.md", "CHANGELOG.md", "models/README.md", "tests/golden/README.md"]
+PAGES = ["README.md", "CHANGELOG.md", "docs/models.md", "models/README.md", "tests/golden/README.md"]
 
 
 def test_generated_pages_are_up_to_date(repository: Path) -> None:

@@ -17,7 +17,7 @@ from edgellm.hub.web import SourceError, split_auth
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No setting at all, no configuration file."""
-    for variable in (index.PIP_INDEX_URL, index.UV_DEFAULT_INDEX, index.UV_INDEX_URL):
+    for variable in (env.PIP_INDEX_URL, env.UV_DEFAULT_INDEX, env.UV_INDEX_URL):
         monkeypatch.delenv(variable.name, raising=False)
     monkeypatch.setattr(index, "_pip_conf_files", list)
     return monkeypatch
@@ -47,11 +47,6 @@ def test_pip_conf_files_are_those_of_this_user(monkeypatch: pytest.MonkeyPatch, 
     files = index._pip_conf_files()
     assert any(f.is_relative_to(tmp_path) for f in files)
     assert all(f.suffix in (".conf", ".ini") for f in files)
-
-
-def test_the_variables_are_typed() -> None:
-    assert isinstance(index.PIP_INDEX_URL, env.Variable)
-    assert index.PIP_INDEX_URL.name == "PIP_INDEX_URL"
 
 
 @pytest.mark.parametrize(
