@@ -107,23 +107,57 @@ def _q5_0(x: Floats) -> Bytes:
     return np.concatenate([d, high, _pack(q & np.uint8(15), 4, 16)], axis=1)
 
 
+def _q5_1(x: Floats) -> Bytes:
+    low = x.min(axis=1, keepdims=True)
+    d, m = _f16((x.max(axis=1, keepdims=True) - low) / 31), _f16(low)
+    q = _u8(_steps(x - _back(m), _back(d), 0, 31))
+    high = np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
+    return np.concatenate([d, m, high, _pack(q & np.uint8(15), 4, 16)], axis=1)
+
+
 def _q8_0(x: Floats) -> Bytes:
     d = _f16(np.abs(x).max(axis=1, keepdims=True) / 127)
     q = _steps(x, _back(d), -127, 127).astype(np.int8)
     return np.concatenate([d, q.view(np.uint8)], axis=1)
 
 
-def _q4_k(x: Floats) -> Bytes:
-    """Each group of 32 spans from min(0, its smallest) to its largest value in 15 steps."""
-    groups = x.reshape(-1, 8, 32)
+def _with_minima(x: Floats, group: int, top: int, top_scale: int) -> tuple[Bytes, Bytes, Bytes, Bytes, Bytes]:
+    """d, dmin, scales [n, 256 / group], minima, q [n, 256]: every `group` spans from min(0, its smallest) to its
+    largest value in `top` steps; scales and minima are at most `top_scale`."""
+    groups = x.reshape(-1, 256 // group, group)
     least = np.minimum(groups.min(axis=2), 0)
-    step = (np.maximum(groups.max(axis=2), 0) - least) / 15
-    d, dmin = _f16(step.max(axis=1, keepdims=True) / 63), _f16((-least).max(axis=1, keepdims=True) / 63)
-    scale, minimum = _u8(_steps(step, _back(d), 0, 63)), _u8(_steps(-least, _back(dmin), 0, 63))
+    step = (np.maximum(groups.max(axis=2), 0) - least) / top
+    d, dmin = (_f16(v.max(axis=1, keepdims=True) / top_scale) for v in (step, -least))
+    scale, minimum = _u8(_steps(step, _back(d), 0, top_scale)), _u8(_steps(-least, _back(dmin), 0, top_scale))
     shifted = groups + (_back(dmin) * minimum)[:, :, None]
-    q = _u8(_steps(shifted, np.broadcast_to((_back(d) * scale)[:, :, None], groups.shape), 0, 15))
-    packed = _pack(q.reshape(-1, 4, 64), 4, 32).reshape(-1, 128)
-    return np.concatenate([d, dmin, _pack_scales_k4(scale, minimum), packed], axis=1)
+    steps = np.broadcast_to((_back(d) * scale)[:, :, None], groups.shape)
+    return d, dmin, scale, minimum, _u8(_steps(shifted, steps, 0, top)).reshape(-1, 256)
+
+
+def _q2_k(x: Floats) -> Bytes:
+    """Groups of 16, 3 steps; scales and minima up to 15."""
+    d, dmin, scale, minimum, q = _with_minima(x, 16, 3, 15)
+    packed = _pack(q.reshape(-1, 2, 128), 2, 32).reshape(-1, 64)
+    return np.concatenate([scale | (minimum << np.uint8(4)), packed, d, dmin], axis=1)
+
+
+def _q4_k(x: Floats) -> Bytes:
+    """Groups of 32, 15 steps; scales and minima up to 63."""
+    d, dmin, scale, minimum, q = _with_minima(x, 32, 15, 63)
+    return np.concatenate([d, dmin, _pack_scales_k4(scale, minimum), _pack_nibbles256(q)], axis=1)
+
+
+def _q5_k(x: Floats) -> Bytes:
+    """Groups of 32, 31 steps; scales and minima up to 63."""
+    d, dmin, scale, minimum, q = _with_minima(x, 32, 31, 63)
+    high = _pack(q >> np.uint8(4), 1, 32)
+    low = _pack_nibbles256(q & np.uint8(15))
+    return np.concatenate([d, dmin, _pack_scales_k4(scale, minimum), high, low], axis=1)
+
+
+def _pack_nibbles256(q: Bytes) -> Bytes:
+    """The inverse of dequantize._nibbles256: [n, 256] -> [n, 128]."""
+    return _pack(q.reshape(-1, 4, 64), 4, 32).reshape(-1, 128)
 
 
 def _pack_scales_k4(scale: Bytes, minimum: Bytes) -> Bytes:
@@ -135,14 +169,31 @@ def _pack_scales_k4(scale: Bytes, minimum: Bytes) -> Bytes:
     return np.concatenate([first, second, third], axis=1)
 
 
-def _q6_k(x: Floats) -> Bytes:
-    """Each group of 16 spans -31..31 steps of its own; the steps are multiples of d."""
+def _symmetric(x: Floats, top: int, top_scale: int) -> tuple[Bytes, NDArray[np.int64], Bytes]:
+    """d, scales [n, 16], q [n, 256]: each group of 16 spans -top..top steps of its own, multiples of d up to
+    `top_scale`; q has top + 1 added."""
     groups = x.reshape(-1, 16, 16)
-    step = np.abs(groups).max(axis=2) / 31
-    d = _f16(step.max(axis=1, keepdims=True) / 127)
-    scale = _steps(step, _back(d), 0, 127)
+    step = np.abs(groups).max(axis=2) / top
+    d = _f16(step.max(axis=1, keepdims=True) / top_scale)
+    scale = _steps(step, _back(d), 0, top_scale)
     steps = np.broadcast_to((_back(d) * scale.astype(np.float32))[:, :, None], groups.shape)
-    q = _u8(_steps(groups, steps, -32, 31) + 32).reshape(-1, 2, 128)
+    return d, scale, _u8(_steps(groups, steps, -top - 1, top) + top + 1).reshape(-1, 256)
+
+
+def _q3_k(x: Floats) -> Bytes:
+    """Groups of 16, 3 steps to each side; scales up to 31, stored with 32 added."""
+    d, scale, q = _symmetric(x, 3, 31)
+    high = _pack(q >> np.uint8(2), 1, 32)
+    low = _pack((q & np.uint8(3)).reshape(-1, 2, 128), 2, 32).reshape(-1, 64)
+    six = _u8(scale + 32)
+    scales = [_pack(six & np.uint8(15), 4, 8), _pack(six >> np.uint8(4), 2, 4)]
+    return np.concatenate([high, low, *scales, d], axis=1)
+
+
+def _q6_k(x: Floats) -> Bytes:
+    """Groups of 16, 31 steps to each side; scales up to 127."""
+    d, scale, q = _symmetric(x, 31, 127)
+    q = q.reshape(-1, 2, 128)
     low = _pack(q & np.uint8(15), 4, 64).reshape(-1, 128)
     high = _pack(q >> np.uint8(4), 2, 32).reshape(-1, 64)
     return np.concatenate([low, high, scale.astype(np.int8).view(np.uint8), d], axis=1)
@@ -155,7 +206,11 @@ _QUANTIZE: dict[QType, Callable[[Floats], Bytes]] = {
     QType.Q4_0: _q4_0,
     QType.Q4_1: _q4_1,
     QType.Q5_0: _q5_0,
+    QType.Q5_1: _q5_1,
     QType.Q8_0: _q8_0,
+    QType.Q2_K: _q2_k,
+    QType.Q3_K: _q3_k,
     QType.Q4_K: _q4_k,
+    QType.Q5_K: _q5_k,
     QType.Q6_K: _q6_k,
 }

@@ -77,35 +77,30 @@ static void dequant_q5_1(const void *row, int32_t k, float *y) {
     }
 }
 
-/* Within each half of 128, the two bits at 2j of byte l belong to weight 32 j + l; scales: low nibble scale, high minimum,
- * one byte per 16 weights. */
+/* Scales: low nibble scale, high minimum, one byte per 16 weights. */
 static void dequant_q2_k(const void *row, int32_t k, float *y) {
     for (int32_t b = 0; b < k / 256; b++, y += 256) {
         el_block_q2_k block;
+        uint8_t u[256];
         el_load_block(&block, row, b);
+        el_crumbs256(block.qs, u);
         float d = el_f16_to_f32(block.d), dmin = el_f16_to_f32(block.dmin);
         for (int i = 0; i < 256; i++) {
-            int u = (block.qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3, sc = block.scales[i / 16];
-            y[i] = el_fma(d * (float)(sc & 15), (float)u, -(dmin * (float)(sc >> 4)));
+            int sc = block.scales[i / 16];
+            y[i] = el_fma(d * (float)(sc & 15), (float)u[i], -(dmin * (float)(sc >> 4)));
         }
     }
 }
 
-/* Low two bits as in Q2_K; the third bit of weight i is bit i / 32 of hmask[i % 32], and counts 4 below zero when clear.
- * Scale j: four low bits in byte j % 8 (high half for j >= 8), two high bits in byte 8 + j % 4 at 2 (j / 4). */
 static void dequant_q3_k(const void *row, int32_t k, float *y) {
     for (int32_t b = 0; b < k / 256; b++, y += 256) {
         el_block_q3_k block;
+        uint8_t u[256];
         el_load_block(&block, row, b);
+        el_unpack_q3_k(&block, u);
         float d = el_f16_to_f32(block.d);
-        for (int i = 0; i < 256; i++) {
-            int j = i / 16;
-            int low = (block.scales[j % 8] >> (4 * (j / 8))) & 15,
-                high = (block.scales[8 + j % 4] >> (2 * (j / 4))) & 3;
-            int u = (block.qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3;
-            int third = (block.hmask[i % 32] >> (i / 32)) & 1;
-            y[i] = (d * (float)((low | (high << 4)) - 32)) * (float)(u + 4 * third - 4);
-        }
+        for (int i = 0; i < 256; i++)
+            y[i] = (d * (float)el_q3_k_scale(block.scales, i / 16)) * (float)(u[i] - 4);
     }
 }
 
@@ -136,10 +131,7 @@ static void dequant_q5_k(const void *row, int32_t k, float *y) {
         el_block_q5_k block;
         uint8_t u[256];
         el_load_block(&block, row, b);
-        for (int i = 0; i < 256; i++) { /* bit j of qh[l]: fifth bit of weight 32 j + l */
-            u[i] = (uint8_t)(((block.qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15) |
-                             (((block.qh[i % 32] >> (i / 32)) & 1) << 4));
-        }
+        el_unpack_q5_k(&block, u);
         dequant_k4(u, block.scales, block.d, block.dmin, y);
     }
 }

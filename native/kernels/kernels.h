@@ -53,19 +53,30 @@ static inline const int16_t *el_a256_sum32(const void *row, int32_t k) {
  *
  *   type   block  quants of a block                                              extras of a block
  *   Q8_0     32   8 steps of int8                                        512 B   f16 d[16]                       32 B
- *   Q4_1     32   4 rows of 64: low nibble = step s, high = step s+4     256 B   f16 d[16], f16 m[16]            64 B
- *   Q5_0     32   as Q4_1, then 64 bytes: bit s of byte 4*row + k%4 is
+ *   Q4_0     32   4 rows of 64: low nibble = step s, high = step s+4     256 B   f16 d[16]                       32 B
+ *   Q4_1     32   as Q4_0                                                256 B   f16 d[16], f16 m[16]            64 B
+ *   Q5_0     32   as Q4_0, then 64 bytes: bit s of byte 4*row + k%4 is
  *                 the fifth bit of step s                                320 B   f16 d[16]                       32 B
+ *   Q5_1     32   as Q5_0                                                320 B   f16 d[16], f16 m[16]            64 B
  *   Q4_K    256   8 groups (32-blocks pairs): for c = 0..3: 8 rows of 64,
  *                 row t: low = step t of 32-block 2c, high = of 2c+1     2048 B  u8 sc[8][16], u8 mn[4][16][2],
  *                                                                                f16 d[16], f16 dmin[16]         320 B
  *                 (mn[j][row][i]: minimum of 32-block 2j+i)
+ *   Q5_K    256   for c = 0..3: 8 rows as in Q4_K, then for 32-block 2c
+ *                 and for 2c+1 64 bytes of fifth bits as in Q5_0         2560 B  as Q4_K                        320 B
+ *   Q2_K    256   for each 32-block: 2 rows of 64, bits 2i..2i+1 of
+ *                 row u = step 4u+i                                      1024 B  u8 scmn[16][16] ([16-block][row],
+ *                                                                                low nibble scale, high minimum),
+ *                                                                                f16 d[16], f16 dmin[16]         320 B
+ *   Q3_K    256   for each 32-block: 2 rows as in Q2_K, the low 2 bits,
+ *                 then 64 bytes of third bits as the fifth of Q5_0       1536 B  as Q6_K                         288 B
  *   Q6_K    256   for each 32-block b: 4 rows of 64, low nibble = low
  *                 4 bits of step t, high = of step t+4 (2048 B in all);
  *                 then for each b: 2 rows of 64, bits 2i..2i+1 of row u
  *                 = top 2 bits of step 4u+i (1024 B in all)              3072 B  i8 sc[16][16] ([16-block][row]),
  *                                                                                f16 d[16]                       288 B
  *   F16       1   f16 [16 rows]                                          32 B    none
+ *   BF16      1   bf16 [16 rows]                                         32 B    none
  *   F32       1   f32 [16 rows]                                          64 B    none
  */
 typedef struct el_tile {
@@ -87,19 +98,22 @@ typedef void el_pack_fn(const void *rows, size_t row_stride, int32_t n_rows, int
 
 /* y[c][y_off + r] = sum over k of W[r,k] x[c,k], r = 0..n_rows-1 (n_rows 1..16), c = 0..n-1 (n >= 1).
  *   panel    one panel;  k columns
- *   x        [n] pointers to activation rows of the type's format (float rows [K] for F16 and F32)
+ *   x        [n] pointers to activation rows of the type's format (float rows [K] for F16, BF16 and F32)
  *   y        [n] pointers to float rows, any alignment; only n_rows floats of each are written
  *   scratch  el_mm_scratch_bytes(k) bytes of this thread
  *
  * With b running over blocks ascending, one chain `acc` per (row, column), d the row's and dx the column's scale:
  *   Q8_0  t = fma((f32)i1, dx1, (f32)i0 * dx0); acc = fma(t, d, acc)
  *         i0, i1: sum w q over the block's first and second 16, dx0, dx1 the scales of A16 there
+ *   Q4_0  as Q8_0, sum (u - 8) q (u unsigned)
  *   Q5_0  as Q8_0, sum (u - 16) q
- *   Q4_1  as Q8_0, sum u q (u unsigned nibble); then acc = fma(m, s, acc), s of A16
- *   Q4_K  acc = fma((f32)S, d * dx, acc); acc = fma((f32)M, -(dmin * dx), acc)
+ *   Q4_1, Q5_1  as Q8_0, sum u q; then acc = fma(m, s, acc), s of A16
+ *   Q4_K, Q5_K  acc = fma((f32)S, d * dx, acc); acc = fma((f32)M, -(dmin * dx), acc)
  *         S = sum_j sc[j] * sum u q over 32-block j, M = sum_j mn[j] * sum32[j]
+ *   Q2_K  as Q4_K with 16-blocks j and sum16
  *   Q6_K  acc = fma((f32)S, d * dx, acc)                       S = sum_j sc[j] * sum (u - 32) q over 16-block j
- *   F16, F32  chain over k: acc = fma(w, x, acc), w converted exactly
+ *   Q3_K  as Q6_K, sum (u - 4) q
+ *   F16, BF16, F32  chain over k: acc = fma(w, x, acc), w converted exactly
  * All sums marked i, S, M are exact in int32. The result does not depend on n, nor on the other columns. */
 typedef void el_mm_fn(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
                       float *const *y, size_t y_off, void *scratch);
@@ -108,8 +122,8 @@ static inline size_t el_mm_scratch_bytes(int32_t k) { return (size_t)k * 64 + 65
 /* Quantise one float row (any alignment) into an activation row. Returns 1 if a value was not finite, else 0. */
 typedef int32_t el_quantize_fn(const float *x, int32_t k, void *row);
 
-/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; Q4_1 fma(d, u, m); Q5_0 d*(u-16);
- * Q4_K fma(d*sc, u, -(dmin*mn)); Q6_K (d*sc)*(u-32). Scalar at every level. */
+/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; Q4_0 d*(u-8); Q5_0 d*(u-16); Q4_1, Q5_1
+ * fma(d, u, m); Q2_K, Q4_K, Q5_K fma(d*sc, u, -(dmin*mn)); Q3_K (d*sc)*(u-4); Q6_K (d*sc)*(u-32). Scalar at every level. */
 typedef void el_dequant_fn(const void *row, int32_t k, float *y);
 
 /* ---------------------------------------------------------------------------------------------------------------

@@ -104,6 +104,31 @@ static inline void el_unpack_q4_k(const el_block_q4_k *b, uint8_t u[256]) {
     }
 }
 
+static inline void el_unpack_q5_k(const el_block_q5_k *b, uint8_t u[256]) {
+    for (int i = 0; i < 256; i++) { /* bit j of qh[l]: fifth bit of weight 32 j + l */
+        u[i] = (uint8_t)(((b->qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15) |
+                         (((b->qh[i % 32] >> (i / 32)) & 1) << 4));
+    }
+}
+
+/* Two bits of Q2_K and Q3_K: within each half of 128, those at 2j of byte l belong to weight 32 j + l. */
+static inline void el_crumbs256(const uint8_t qs[64], uint8_t u[256]) {
+    for (int i = 0; i < 256; i++) u[i] = (qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3;
+}
+
+/* The third bit of weight i is bit i / 32 of hmask[i % 32]. */
+static inline void el_unpack_q3_k(const el_block_q3_k *b, uint8_t u[256]) {
+    el_crumbs256(b->qs, u);
+    for (int i = 0; i < 256; i++) u[i] |= (uint8_t)(((b->hmask[i % 32] >> (i / 32)) & 1) << 2);
+}
+
+/* Scale j (0..15) of Q3_K: four low bits in byte j % 8 (high half for j >= 8), two high bits in byte 8 + j % 4 at
+ * 2 (j / 4); stored with 32 added. */
+static inline int8_t el_q3_k_scale(const uint8_t s[12], int j) {
+    int low = (s[j % 8] >> (4 * (j / 8))) & 15, high = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
+    return (int8_t)((low | (high << 4)) - 32);
+}
+
 static inline void el_unpack_q6_k(const el_block_q6_k *b, uint8_t u[256]) {
     for (int half = 0; half < 2; half++) {
         const uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;

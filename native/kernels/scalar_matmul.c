@@ -57,42 +57,90 @@ static void low_and_high(const uint8_t *quants, int8_t lines[8][64]) {
     }
 }
 
+/* The low (0) or high (1) halves of 8 lines: one 32-block of a pair. */
+static void one_half(const uint8_t *quants, int high, int8_t lines[8][64]) {
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)((quants[64 * s + i] >> (4 * high)) & 15);
+    }
+}
+
+/* Two bits of every step: those of step s at 2 (s % 4) of line s / 4. */
+static void crumbs(const uint8_t *quants, int8_t lines[8][64]) {
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)((quants[64 * (s / 4) + i] >> (2 * (s % 4))) & 3);
+    }
+}
+
+/* Add `value` where bit s of a line, that of step s, is set; then subtract `offset`. */
+static void add_bits(const uint8_t *line, int value, int offset, int8_t lines[8][64]) {
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++)
+            lines[s][i] = (int8_t)(lines[s][i] + value * ((line[i] >> s) & 1) - offset);
+    }
+}
+
+static void unpack_q4_0(const uint8_t *quants, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants, lines);
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)(lines[s][i] - 8);
+    }
+    by_rows(lines, w);
+}
+
 static void unpack_q4_1(const uint8_t *quants, int16_t w[ROWS][32]) {
     int8_t lines[8][64];
     low_and_high(quants, lines);
     by_rows(lines, w);
 }
 
-/* Nibbles, a line whose bit s is the fifth bit of step s, and the offset of 16. */
 static void unpack_q5_0(const uint8_t *quants, int16_t w[ROWS][32]) {
     int8_t lines[8][64];
     low_and_high(quants, lines);
-    for (int s = 0; s < 8; s++) {
-        for (int i = 0; i < 64; i++) {
-            lines[s][i] = (int8_t)(lines[s][i] + 16 * ((quants[256 + i] >> s) & 1) - 16);
-        }
-    }
+    add_bits(quants + 256, 16, 16, lines);
     by_rows(lines, w);
 }
 
-/* 32-block `high` (0 or 1) of a pair that shares 8 lines. */
-static void unpack_q4_k(const uint8_t *quants, int high, int16_t w[ROWS][32]) {
-    int8_t lines[8][64];
-    for (int s = 0; s < 8; s++) {
-        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)((quants[64 * s + i] >> (4 * high)) & 15);
-    }
-    by_rows(lines, w);
-}
-
-/* Nibbles, the top two bits of step s in line s / 4 at bit 2 (s % 4), and the offset of 32. */
-static void unpack_q6_k(const uint8_t *quants, const uint8_t *top, int16_t w[ROWS][32]) {
+static void unpack_q5_1(const uint8_t *quants, int16_t w[ROWS][32]) {
     int8_t lines[8][64];
     low_and_high(quants, lines);
+    add_bits(quants + 256, 16, 0, lines);
+    by_rows(lines, w);
+}
+
+/* The k-quants: 32-block j of a block. */
+static void unpack_q2_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    crumbs(quants + 128 * j, lines);
+    by_rows(lines, w);
+}
+
+static void unpack_q3_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    crumbs(quants + 192 * j, lines);
+    add_bits(quants + 192 * j + 128, 4, 4, lines);
+    by_rows(lines, w);
+}
+
+static void unpack_q4_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    one_half(quants + 512 * (j / 2), j % 2, lines);
+    by_rows(lines, w);
+}
+
+static void unpack_q5_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    one_half(quants + 640 * (j / 2), j % 2, lines);
+    add_bits(quants + 640 * (j / 2) + 512 + 64 * (j % 2), 16, 0, lines);
+    by_rows(lines, w);
+}
+
+static void unpack_q6_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64], top[8][64];
+    low_and_high(quants + 256 * j, lines);
+    crumbs(quants + 2048 + 128 * j, top);
     for (int s = 0; s < 8; s++) {
-        for (int i = 0; i < 64; i++) {
-            int bits = (top[64 * (s / 4) + i] >> (2 * (s % 4))) & 3;
-            lines[s][i] = (int8_t)(lines[s][i] + 16 * bits - 32);
-        }
+        for (int i = 0; i < 64; i++) lines[s][i] = (int8_t)(lines[s][i] + 16 * top[s][i] - 32);
     }
     by_rows(lines, w);
 }
@@ -120,64 +168,28 @@ static float dot_a16(const int16_t *w, const int16_t *q, const float *dx) {
     return el_fma((float)dot16(w + 16, q + 16), dx[1], (float)dot16(w, q) * dx[0]);
 }
 
-/* Q8_0 and Q5_0: acc = fma(dot_a16, d, acc). */
-static void mm_scaled(const el_tile *t, void (*unpack)(const uint8_t *, int16_t (*)[32]), const void *panel,
-                      int32_t k, int32_t n_rows, const void *const *x, int32_t n, float *const *y,
-                      size_t y_off) {
+/* acc = fma(dot_a16, d, acc); with_min: then acc = fma(m, s, acc). */
+static void mm_32(int32_t qtype, void (*unpack)(const uint8_t *, int16_t (*)[32]), int with_min,
+                  const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                  float *const *y, size_t y_off) {
+    const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
         float acc[COLUMNS][ROWS] = {{0}};
         for (int32_t b = 0; b < k / 32; b++) {
             const uint8_t *extras = extras_of(panel, t, k, b);
             int16_t w[ROWS][32], q[32];
-            float d[ROWS];
+            float d[ROWS], m[ROWS] = {0};
             unpack(quants_of(panel, t, b), w);
             for (int r = 0; r < ROWS; r++) d[r] = half_at(extras, r);
-            for (int32_t c = 0; c < width; c++) {
-                const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
-                widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
-                for (int r = 0; r < ROWS; r++) acc[c][r] = el_fma(dot_a16(w[r], q, dx), d[r], acc[c][r]);
-            }
-        }
-        write_out(acc, n_rows, width, y + c0, y_off);
-    }
-}
-
-static void mm_q8_0(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                    float *const *y, size_t y_off, void *scratch) {
-    (void)scratch;
-    mm_scaled(el_tile_of(EL_Q8_0), unpack_q8_0, panel, k, n_rows, x, n, y, y_off);
-}
-
-static void mm_q5_0(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                    float *const *y, size_t y_off, void *scratch) {
-    (void)scratch;
-    mm_scaled(el_tile_of(EL_Q5_0), unpack_q5_0, panel, k, n_rows, x, n, y, y_off);
-}
-
-static void mm_q4_1(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                    float *const *y, size_t y_off, void *scratch) {
-    const el_tile *t = el_tile_of(EL_Q4_1);
-    (void)scratch;
-    for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
-        int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
-        float acc[COLUMNS][ROWS] = {{0}};
-        for (int32_t b = 0; b < k / 32; b++) {
-            const uint8_t *extras = extras_of(panel, t, k, b);
-            int16_t w[ROWS][32], q[32];
-            float d[ROWS], m[ROWS];
-            unpack_q4_1(quants_of(panel, t, b), w);
-            for (int r = 0; r < ROWS; r++) {
-                d[r] = half_at(extras, r);
-                m[r] = half_at(extras, ROWS + r);
-            }
+            for (int r = 0; r < ROWS && with_min; r++) m[r] = half_at(extras, ROWS + r);
             for (int32_t c = 0; c < width; c++) {
                 const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
                 float s = el_a16_s(x[c0 + c], k)[b];
                 widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
                 for (int r = 0; r < ROWS; r++) {
                     acc[c][r] = el_fma(dot_a16(w[r], q, dx), d[r], acc[c][r]);
-                    acc[c][r] = el_fma(m[r], s, acc[c][r]);
+                    if (with_min) acc[c][r] = el_fma(m[r], s, acc[c][r]);
                 }
             }
         }
@@ -185,23 +197,37 @@ static void mm_q4_1(const void *panel, int32_t k, int32_t n_rows, const void *co
     }
 }
 
-/* ---- k-quants: integer scales inside a block of 256 --------------------------------------------------------------- */
+/* ---- k-quants: activations A256, integer scales inside a block of 256 --------------------------------------------- */
 
-/* S and M of kernels.h for every column of the group, built one 32-block at a time. */
-static void mm_q4_k(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                    float *const *y, size_t y_off, void *scratch) {
-    const el_tile *t = el_tile_of(EL_Q4_K);
-    (void)scratch;
+/* S and M of a block for the columns of a group. */
+typedef int32_t el_totals[COLUMNS][ROWS];
+
+/* acc = fma((f32)S, d * dx, acc); where M is given, acc = fma((f32)M, -(dmin * dx), acc). halves: f16 d[16], dmin[16]. */
+static void add_block(const uint8_t *halves, const void *const *x, int32_t width, int32_t k, int32_t b,
+                      el_totals S, el_totals M, float (*acc)[ROWS]) {
+    for (int32_t c = 0; c < width; c++) {
+        float dx = el_a256_d(x[c], k)[b];
+        for (int r = 0; r < ROWS; r++) {
+            acc[c][r] = el_fma((float)S[c][r], half_at(halves, r) * dx, acc[c][r]);
+            if (M) acc[c][r] = el_fma((float)M[c][r], -(half_at(halves, ROWS + r) * dx), acc[c][r]);
+        }
+    }
+}
+
+/* Q4_K and Q5_K: scales and minima per 32. */
+static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, int16_t (*)[32]),
+                            const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                            float *const *y, size_t y_off) {
+    const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
         float acc[COLUMNS][ROWS] = {{0}};
         for (int32_t b = 0; b < k / 256; b++) {
-            const uint8_t *quants = quants_of(panel, t, b), *scales = extras_of(panel, t, k, b);
-            const uint8_t *minima = scales + 128;
-            int32_t S[COLUMNS][ROWS] = {{0}}, M[COLUMNS][ROWS] = {{0}};
+            const uint8_t *scales = extras_of(panel, t, k, b), *minima = scales + 128;
+            el_totals S = {{0}}, M = {{0}};
             for (int j = 0; j < 8; j++) {
                 int16_t w[ROWS][32], q[32];
-                unpack_q4_k(quants + 512 * (j / 2), j % 2, w);
+                unpack(quants_of(panel, t, b), j, w);
                 for (int32_t c = 0; c < width; c++) {
                     const void *row = x[c0 + c];
                     int32_t sum = el_a256_sum32(row, k)[8 * b + j];
@@ -212,51 +238,61 @@ static void mm_q4_k(const void *panel, int32_t k, int32_t n_rows, const void *co
                     }
                 }
             }
-            for (int32_t c = 0; c < width; c++) {
-                float dx = el_a256_d(x[c0 + c], k)[b];
-                for (int r = 0; r < ROWS; r++) {
-                    float d = half_at(scales + 256, r), dmin = half_at(scales + 256, ROWS + r);
-                    acc[c][r] = el_fma((float)S[c][r], d * dx, acc[c][r]);
-                    acc[c][r] = el_fma((float)M[c][r], -(dmin * dx), acc[c][r]);
-                }
-            }
+            add_block(scales + 256, x + c0, width, k, b, S, M, acc);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
 }
 
-static void mm_q6_k(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                    float *const *y, size_t y_off, void *scratch) {
-    const el_tile *t = el_tile_of(EL_Q6_K);
-    (void)scratch;
+/* Q2_K (with minima), Q3_K and Q6_K: a byte per 16 weights, signed scale or nibbles of scale and minimum. */
+static void mm_scales_of_16(int32_t qtype, void (*unpack)(const uint8_t *, int, int16_t (*)[32]),
+                            int with_min, const void *panel, int32_t k, int32_t n_rows, const void *const *x,
+                            int32_t n, float *const *y, size_t y_off) {
+    const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
         float acc[COLUMNS][ROWS] = {{0}};
         for (int32_t b = 0; b < k / 256; b++) {
-            const uint8_t *quants = quants_of(panel, t, b), *extras = extras_of(panel, t, k, b);
-            const int8_t *scales = (const int8_t *)extras;
-            int32_t S[COLUMNS][ROWS] = {{0}};
-            for (int j = 0; j < 8; j++) { /* 32-blocks: 16-blocks 2j and 2j + 1 */
+            const uint8_t *extras = extras_of(panel, t, k, b);
+            el_totals S = {{0}}, M = {{0}};
+            for (int j = 0; j < 16; j++) {
+                const uint8_t *bytes = extras + 16 * j;
                 int16_t w[ROWS][32], q[32];
-                unpack_q6_k(quants + 256 * j, quants + 2048 + 128 * j, w);
+                if (j % 2 == 0) unpack(quants_of(panel, t, b), j / 2, w);
                 for (int32_t c = 0; c < width; c++) {
-                    widen((const int8_t *)x[c0 + c] + 256 * (size_t)b + 32 * j, q);
+                    const void *row = x[c0 + c];
+                    int32_t sum = el_a256_sum16(row, k)[16 * b + j];
+                    widen((const int8_t *)row + 256 * (size_t)b + 32 * (j / 2), q);
                     for (int r = 0; r < ROWS; r++) {
-                        S[c][r] += scales[32 * j + r] * dot16(w[r], q) +
-                                   scales[32 * j + 16 + r] * dot16(w[r] + 16, q + 16);
+                        int32_t scale = with_min ? bytes[r] & 15 : (int8_t)bytes[r];
+                        S[c][r] += scale * dot16(w[r] + 16 * (j % 2), q + 16 * (j % 2));
+                        M[c][r] += (bytes[r] >> 4) * sum;
                     }
                 }
             }
-            for (int32_t c = 0; c < width; c++) {
-                float dx = el_a256_d(x[c0 + c], k)[b];
-                for (int r = 0; r < ROWS; r++) {
-                    acc[c][r] = el_fma((float)S[c][r], half_at(extras + 256, r) * dx, acc[c][r]);
-                }
-            }
+            add_block(extras + 256, x + c0, width, k, b, S, with_min ? M : NULL, acc);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
 }
+
+#define MM(name, body, ...)                                                                              \
+    static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
+                          float *const *y, size_t y_off, void *scratch) {                                \
+        (void)scratch;                                                                                   \
+        body(__VA_ARGS__, panel, k, n_rows, x, n, y, y_off);                                             \
+    }
+
+MM(q8_0, mm_32, EL_Q8_0, unpack_q8_0, 0)
+MM(q4_0, mm_32, EL_Q4_0, unpack_q4_0, 0)
+MM(q4_1, mm_32, EL_Q4_1, unpack_q4_1, 1)
+MM(q5_0, mm_32, EL_Q5_0, unpack_q5_0, 0)
+MM(q5_1, mm_32, EL_Q5_1, unpack_q5_1, 1)
+MM(q2_k, mm_scales_of_16, EL_Q2_K, unpack_q2_k, 1)
+MM(q3_k, mm_scales_of_16, EL_Q3_K, unpack_q3_k, 0)
+MM(q4_k, mm_scales_of_32, EL_Q4_K, unpack_q4_k)
+MM(q5_k, mm_scales_of_32, EL_Q5_K, unpack_q5_k)
+MM(q6_k, mm_scales_of_16, EL_Q6_K, unpack_q6_k, 0)
 
 /* ---- float weights: a chain over k -------------------------------------------------------------------------------- */
 
@@ -267,34 +303,38 @@ static void chain_step(const float w[ROWS], float x, float acc[ROWS]) {
     memcpy(acc, next, sizeof next);
 }
 
-static void mm_f16(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                   float *const *y, size_t y_off, void *scratch) {
-    (void)scratch;
+/* Element i of 16 rows as floats. */
+static void floats_of_f16(const void *panel, int32_t i, float w[ROWS]) {
+    for (int r = 0; r < ROWS; r++) w[r] = half_at((const uint8_t *)panel + 32 * (size_t)i, r);
+}
+
+static void floats_of_bf16(const void *panel, int32_t i, float w[ROWS]) {
+    uint16_t bits[ROWS];
+    memcpy(bits, (const uint8_t *)panel + 32 * (size_t)i, sizeof bits);
+    for (int r = 0; r < ROWS; r++) w[r] = el_bf16_to_f32(bits[r]);
+}
+
+static void floats_of_f32(const void *panel, int32_t i, float w[ROWS]) {
+    memcpy(w, (const float *)panel + ROWS * (size_t)i, ROWS * sizeof *w);
+}
+
+static void mm_float(void (*floats_of)(const void *, int32_t, float *), const void *panel, int32_t k,
+                     int32_t n_rows, const void *const *x, int32_t n, float *const *y, size_t y_off) {
     for (int32_t c0 = 0; c0 < n; c0 += FLOAT_COLUMNS) {
         int32_t width = n - c0 < FLOAT_COLUMNS ? n - c0 : FLOAT_COLUMNS;
         float acc[FLOAT_COLUMNS][ROWS] = {{0}};
         for (int32_t i = 0; i < k; i++) {
             float w[ROWS];
-            for (int r = 0; r < ROWS; r++) w[r] = half_at((const uint8_t *)panel + 32 * (size_t)i, r);
+            floats_of(panel, i, w);
             for (int32_t c = 0; c < width; c++) chain_step(w, ((const float *)x[c0 + c])[i], acc[c]);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
 }
 
-static void mm_f32(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                   float *const *y, size_t y_off, void *scratch) {
-    (void)scratch;
-    for (int32_t c0 = 0; c0 < n; c0 += FLOAT_COLUMNS) {
-        int32_t width = n - c0 < FLOAT_COLUMNS ? n - c0 : FLOAT_COLUMNS;
-        float acc[FLOAT_COLUMNS][ROWS] = {{0}};
-        for (int32_t i = 0; i < k; i++) {
-            const float *w = (const float *)panel + ROWS * (size_t)i;
-            for (int32_t c = 0; c < width; c++) chain_step(w, ((const float *)x[c0 + c])[i], acc[c]);
-        }
-        write_out(acc, n_rows, width, y + c0, y_off);
-    }
-}
+MM(f16, mm_float, floats_of_f16)
+MM(bf16, mm_float, floats_of_bf16)
+MM(f32, mm_float, floats_of_f32)
 
 /* ---- quantisation of activations ---------------------------------------------------------------------------------- */
 
@@ -354,11 +394,17 @@ static int32_t quantize_a256(const float *x, int32_t k, void *row) {
 
 void el_scalar_matmul_kernels(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
+    table->mm[EL_Q4_0] = mm_q4_0;
     table->mm[EL_Q4_1] = mm_q4_1;
     table->mm[EL_Q5_0] = mm_q5_0;
+    table->mm[EL_Q5_1] = mm_q5_1;
+    table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
+    table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
     table->mm[EL_F16] = mm_f16;
+    table->mm[EL_BF16] = mm_bf16;
     table->mm[EL_F32] = mm_f32;
     table->quantize[EL_ACT_A16] = quantize_a16;
     table->quantize[EL_ACT_A256] = quantize_a256;

@@ -42,6 +42,35 @@ static void pack_q8_0(const void *rows, size_t row_stride, int32_t n_rows, int32
     }
 }
 
+/* Bit `bit` of 32 weights of one row: bit s of a line = that of step s. */
+static void put_bits(uint8_t *line, int row, const uint8_t *u, int bit) {
+    for (int i = 0; i < 32; i++) line[4 * row + i % 4] |= (uint8_t)(((u[i] >> bit) & 1) << (i / 4));
+}
+
+/* Bits `bit` and `bit` + 1 of 32 weights of one row: those of step s at 2 (s % 4) of line s / 4. */
+static void put_crumbs(uint8_t *lines, int row, const uint8_t *u, int bit) {
+    for (int i = 0; i < 32; i++) {
+        int s = i / 4;
+        lines[64 * (s / 4) + 4 * row + i % 4] |= (uint8_t)(((u[i] >> bit) & 3) << (2 * (s % 4)));
+    }
+}
+
+static void pack_q4_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q4_0);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q4_0 block;
+            uint8_t u[32];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles32(block.qs, u);
+            put_nibbles(out.quants, r, u);
+            put_u16(out.extras, r, block.d);
+        }
+    }
+}
+
 static void pack_q4_1(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
     const el_tile *t = el_tile_of(EL_Q4_1);
     memset(panel, 0, el_panel_bytes(t, k));
@@ -71,12 +100,44 @@ static void pack_q5_0(const void *rows, size_t row_stride, int32_t n_rows, int32
             el_nibbles32(block.qs, u);
             el_fifth_bits32(block.qh, u);
             put_nibbles(out.quants, r, u);
-            for (int i = 0; i < 32; i++) { /* bit s = fifth bit of step s */
-                out.quants[256 + 4 * r + i % 4] |= (uint8_t)((u[i] >> 4) << (i / 4));
-            }
+            put_bits(out.quants + 256, r, u, 4);
             put_u16(out.extras, r, block.d);
         }
     }
+}
+
+static void pack_q5_1(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q5_1);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q5_1 block;
+            uint8_t u[32];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles32(block.qs, u);
+            el_fifth_bits32(block.qh, u);
+            put_nibbles(out.quants, r, u);
+            put_bits(out.quants + 256, r, u, 4);
+            put_u16(out.extras, r, block.d);
+            put_u16(out.extras, ROWS + r, block.m);
+        }
+    }
+}
+
+/* Q4_K and Q5_K: the low nibbles of 32-blocks 2c (low halves of 8 lines) and 2c + 1 (high halves). */
+static void put_pair(uint8_t *lines, int row, const uint8_t *u) {
+    for (int i = 0; i < 32; i++) lines[at(row, i)] = (uint8_t)((u[i] & 15) | ((u[32 + i] & 15) << 4));
+}
+
+/* Extras of Q4_K and Q5_K. */
+static void put_k4_extras(uint8_t *extras, int row, const uint8_t scales[12], uint16_t d, uint16_t dmin) {
+    uint8_t *minima = extras + 128;
+    for (int j = 0; j < 8; j++) {
+        el_k4_scale(scales, j, &extras[16 * j + row], &minima[32 * (j / 2) + 2 * row + j % 2]);
+    }
+    put_u16(extras + 256, row, d);
+    put_u16(extras + 256, ROWS + row, dmin);
 }
 
 static void pack_q4_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
@@ -84,22 +145,72 @@ static void pack_q4_k(const void *rows, size_t row_stride, int32_t n_rows, int32
     memset(panel, 0, el_panel_bytes(t, k));
     for (int32_t b = 0; b < k / 256; b++) {
         streams out = block_of(panel, t, k, b);
-        uint8_t *scales = out.extras, *minima = out.extras + 128;
         for (int r = 0; r < n_rows; r++) {
             el_block_q4_k block;
             uint8_t u[256];
             el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
             el_unpack_q4_k(&block, u);
-            for (int c = 0; c < 4; c++) { /* 32-blocks 2c (low halves) and 2c + 1 (high halves) */
-                for (int i = 0; i < 32; i++) {
-                    out.quants[512 * c + at(r, i)] = (uint8_t)(u[64 * c + i] | (u[64 * c + 32 + i] << 4));
-                }
+            for (int c = 0; c < 4; c++) put_pair(out.quants + 512 * c, r, u + 64 * c);
+            put_k4_extras(out.extras, r, block.scales, block.d, block.dmin);
+        }
+    }
+}
+
+static void pack_q5_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q5_K);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q5_k block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_unpack_q5_k(&block, u);
+            for (int c = 0; c < 4; c++) {
+                uint8_t *lines = out.quants + 640 * c;
+                put_pair(lines, r, u + 64 * c);
+                put_bits(lines + 512, r, u + 64 * c, 4);
+                put_bits(lines + 576, r, u + 64 * c + 32, 4);
             }
-            for (int j = 0; j < 8; j++) {
-                el_k4_scale(block.scales, j, &scales[16 * j + r], &minima[32 * (j / 2) + 2 * r + j % 2]);
-            }
+            put_k4_extras(out.extras, r, block.scales, block.d, block.dmin);
+        }
+    }
+}
+
+static void pack_q2_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q2_K);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q2_k block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_crumbs256(block.qs, u);
+            for (int j = 0; j < 8; j++) put_crumbs(out.quants + 128 * j, r, u + 32 * j, 0);
+            for (int j = 0; j < 16; j++) out.extras[16 * j + r] = block.scales[j];
             put_u16(out.extras + 256, r, block.d);
             put_u16(out.extras + 256, ROWS + r, block.dmin);
+        }
+    }
+}
+
+static void pack_q3_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_Q3_K);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_q3_k block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_unpack_q3_k(&block, u);
+            for (int j = 0; j < 8; j++) {
+                put_crumbs(out.quants + 192 * j, r, u + 32 * j, 0);
+                put_bits(out.quants + 192 * j + 128, r, u + 32 * j, 2);
+            }
+            for (int j = 0; j < 16; j++) out.extras[16 * j + r] = (uint8_t)el_q3_k_scale(block.scales, j);
+            put_u16(out.extras + 256, r, block.d);
         }
     }
 }
@@ -115,13 +226,8 @@ static void pack_q6_k(const void *rows, size_t row_stride, int32_t n_rows, int32
             el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
             el_unpack_q6_k(&block, u);
             for (int j = 0; j < 8; j++) { /* 32-blocks */
-                const uint8_t *uj = u + 32 * j;
-                uint8_t *top = out.quants + 2048 + 128 * j;
-                put_nibbles(out.quants + 256 * j, r, uj);
-                for (int i = 0; i < 32; i++) { /* step s = i / 4: line s / 4, bits 2 (s % 4) and up */
-                    int s = i / 4;
-                    top[64 * (s / 4) + 4 * r + i % 4] |= (uint8_t)((uj[i] >> 4) << (2 * (s % 4)));
-                }
+                put_nibbles(out.quants + 256 * j, r, u + 32 * j);
+                put_crumbs(out.quants + 2048 + 128 * j, r, u + 32 * j, 4);
             }
             for (int j = 0; j < 16; j++) out.extras[16 * j + r] = (uint8_t)block.scales[j];
             put_u16(out.extras + 256, r, block.d);
@@ -129,7 +235,7 @@ static void pack_q6_k(const void *rows, size_t row_stride, int32_t n_rows, int32
     }
 }
 
-/* F16 and F32: a transpose of elements. */
+/* F16, BF16 and F32: a transpose of elements. */
 static void pack_elements(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel,
                           size_t size) {
     memset(panel, 0, ((size_t)k * ROWS * size + 63) & ~(size_t)63);
@@ -141,7 +247,7 @@ static void pack_elements(const void *rows, size_t row_stride, int32_t n_rows, i
     }
 }
 
-static void pack_f16(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+static void pack_16_bits(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
     pack_elements(rows, row_stride, n_rows, k, panel, 2);
 }
 
@@ -151,10 +257,16 @@ static void pack_f32(const void *rows, size_t row_stride, int32_t n_rows, int32_
 
 void el_scalar_pack_kernels(el_kernels *table) {
     table->pack[EL_Q8_0] = pack_q8_0;
+    table->pack[EL_Q4_0] = pack_q4_0;
     table->pack[EL_Q4_1] = pack_q4_1;
     table->pack[EL_Q5_0] = pack_q5_0;
+    table->pack[EL_Q5_1] = pack_q5_1;
+    table->pack[EL_Q2_K] = pack_q2_k;
+    table->pack[EL_Q3_K] = pack_q3_k;
     table->pack[EL_Q4_K] = pack_q4_k;
+    table->pack[EL_Q5_K] = pack_q5_k;
     table->pack[EL_Q6_K] = pack_q6_k;
-    table->pack[EL_F16] = pack_f16;
+    table->pack[EL_F16] = pack_16_bits;
+    table->pack[EL_BF16] = pack_16_bits;
     table->pack[EL_F32] = pack_f32;
 }

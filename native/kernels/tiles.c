@@ -5,11 +5,17 @@
 static const el_tile TILES[] = {
     /* type   block  quants  extras  row bytes              activations */
     {EL_Q8_0, 32, 512, 32, sizeof(el_block_q8_0), EL_ACT_A16},
+    {EL_Q4_0, 32, 256, 32, sizeof(el_block_q4_0), EL_ACT_A16},
     {EL_Q4_1, 32, 256, 64, sizeof(el_block_q4_1), EL_ACT_A16},
     {EL_Q5_0, 32, 320, 32, sizeof(el_block_q5_0), EL_ACT_A16},
+    {EL_Q5_1, 32, 320, 64, sizeof(el_block_q5_1), EL_ACT_A16},
+    {EL_Q2_K, 256, 1024, 320, sizeof(el_block_q2_k), EL_ACT_A256},
+    {EL_Q3_K, 256, 1536, 288, sizeof(el_block_q3_k), EL_ACT_A256},
     {EL_Q4_K, 256, 2048, 320, sizeof(el_block_q4_k), EL_ACT_A256},
+    {EL_Q5_K, 256, 2560, 320, sizeof(el_block_q5_k), EL_ACT_A256},
     {EL_Q6_K, 256, 3072, 288, sizeof(el_block_q6_k), EL_ACT_A256},
     {EL_F16, 1, 32, 0, 2, -1},
+    {EL_BF16, 1, 32, 0, 2, -1},
     {EL_F32, 1, 64, 0, 4, -1},
 };
 

@@ -41,12 +41,18 @@ MAX_PARTS = 4
 
 A16, A256, FLOAT = 0, 1, -1
 ACT_FORMATS = {
+    QType.Q4_0: A16,
     QType.Q4_1: A16,
     QType.Q5_0: A16,
+    QType.Q5_1: A16,
     QType.Q8_0: A16,
+    QType.Q2_K: A256,
+    QType.Q3_K: A256,
     QType.Q4_K: A256,
+    QType.Q5_K: A256,
     QType.Q6_K: A256,
     QType.F16: FLOAT,
+    QType.BF16: FLOAT,
     QType.F32: FLOAT,
 }
 """Weight types the native core multiplies with, and the activation format each reads (docs/numerics.md)."""

@@ -110,6 +110,18 @@ EL_INLINE void el_sums_add(el_sums sum, const int c, __m256i w0, __m256i w1, __m
 EL_INLINE __m256i el_low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 EL_INLINE __m256i el_high_nibbles(__m256i v) { return el_low_nibbles(_mm256_srli_epi16(v, 4)); }
 
+/* Bit s of each byte, moved to bit `to`. */
+EL_INLINE __m256i el_bit(__m256i v, const int s, const int to) {
+    return _mm256_and_si256(s < to ? _mm256_slli_epi16(v, to - s) : _mm256_srli_epi16(v, s - to),
+                            _mm256_set1_epi8((char)(1 << to)));
+}
+
+/* The crumb i (bits 2i, 2i+1) of each byte, moved to bits `to` and `to` + 1. */
+EL_INLINE __m256i el_crumb(__m256i v, const int i, const int to) {
+    return _mm256_and_si256(2 * i < to ? _mm256_slli_epi16(v, to - 2 * i) : _mm256_srli_epi16(v, 2 * i - to),
+                            _mm256_set1_epi8((char)(3 << to)));
+}
+
 /* ---- float chains ----------------------------------------------------------------------------------------------- */
 
 typedef __m256 el_chains[EL_GROUP][2];
@@ -356,6 +368,7 @@ EL_INLINE __m256i el_high_words(__m256i a, __m256i b) {
 /* Fill the table's entries of one family. */
 void el_avx2_matmul_legacy(el_kernels *table);
 void el_avx2_matmul_kquants(el_kernels *table);
+void el_avx2_matmul_kquants_pack(el_kernels *table);
 void el_avx2_matmul_float(el_kernels *table);
 void el_avx2_matmul_quantize(el_kernels *table);
 

@@ -1,9 +1,36 @@
-/* AVX2 matmul of F16 and F32 weights: one fma chain over k per output, lanes are rows. A block is one k. */
+/* AVX2 matmul of F16, BF16 and F32 weights: one fma chain over k per output, lanes are rows. A block is one k. */
 #include "avx2_matmul.h"
 
-/* acc stays in registers. is_f16: halves are converted on the way (exact). */
-EL_INLINE void float_tile(const el_tile_call *t, const int nc, const int is_f16, const int from_panel) {
-    const int bytes = is_f16 ? 32 : 64;
+/* Bytes of 8 weights. */
+EL_INLINE int32_t bytes_of_8(const int type) { return type == EL_F32 ? 32 : 16; }
+
+/* 16 weights at p as floats (exact). Those of BF16 come out as rows 0..3, 8..11 and 4..7, 12..15: two unpacks are half the
+ * work of keeping the order. */
+EL_INLINE void load_floats(const int type, const uint8_t *p, __m256 w[2]) {
+    if (type == EL_BF16) {
+        const __m256i halves = el_load(p), zero = _mm256_setzero_si256();
+        w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, halves));
+        w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, halves));
+    } else if (type == EL_F16) {
+        w[0] = el_load_f16(p);
+        w[1] = el_load_f16(p + 16);
+    } else {
+        w[0] = _mm256_load_ps((const float *)p);
+        w[1] = _mm256_load_ps((const float *)(p + 32));
+    }
+}
+
+/* From the order of load_floats to that of the rows, and back. */
+EL_INLINE void reorder(const int type, __m256 w[2]) {
+    if (type != EL_BF16) return;
+    const __m256 first = _mm256_permute2f128_ps(w[0], w[1], 0x20);
+    w[1] = _mm256_permute2f128_ps(w[0], w[1], 0x31);
+    w[0] = first;
+}
+
+/* acc stays in registers. type: that of the weights at t->quants. */
+EL_INLINE void float_tile(const el_tile_call *t, const int nc, const int type, const int from_panel) {
+    const int32_t bytes = bytes_of_8(type);
     const uint8_t *w = t->quants;
     __m256 sum[EL_GROUP][2];
     const float *col[EL_GROUP];
@@ -12,77 +39,66 @@ EL_INLINE void float_tile(const el_tile_call *t, const int nc, const int is_f16,
         col[c] = (const float *)t->x[c] + t->block0;
         sum[c][0] = _mm256_load_ps(t->acc + 16 * c);
         sum[c][1] = _mm256_load_ps(t->acc + 16 * c + 8);
+        reorder(type, sum[c]);
     }
-    for (int32_t i = 0; i < t->n_blocks; i++, w += bytes) {
-        if (from_panel && (!is_f16 || i % 2 == 0)) el_prefetch(w, 64, EL_PREFETCH_FAR);
-        const __m256 w0 = is_f16 ? el_load_f16(w) : _mm256_load_ps((const float *)w);
-        const __m256 w1 = is_f16 ? el_load_f16(w + 16) : _mm256_load_ps((const float *)(w + 32));
+    for (int32_t i = 0; i < t->n_blocks; i++, w += 2 * bytes) {
+        if (from_panel && (bytes == 32 || i % 2 == 0)) el_prefetch(w, 64, EL_PREFETCH_FAR);
+        __m256 v[2];
+        load_floats(type, w, v);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const __m256 v = _mm256_broadcast_ss(col[c] + i);
-            sum[c][0] = _mm256_fmadd_ps(w0, v, sum[c][0]);
-            sum[c][1] = _mm256_fmadd_ps(w1, v, sum[c][1]);
+            const __m256 x = _mm256_broadcast_ss(col[c] + i);
+            sum[c][0] = _mm256_fmadd_ps(v[0], x, sum[c][0]);
+            sum[c][1] = _mm256_fmadd_ps(v[1], x, sum[c][1]);
         }
     }
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
+        reorder(type, sum[c]);
         _mm256_store_ps(t->acc + 16 * c, sum[c][0]);
         _mm256_store_ps(t->acc + 16 * c + 8, sum[c][1]);
     }
 }
 
-EL_INLINE void f16_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, 1, 1); }
-EL_INLINE void f16_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, 1, 1); }
-EL_INLINE void f16_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 0); }
-EL_INLINE void f32_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
-EL_INLINE void f32_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
-EL_INLINE void f32_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, 0, 1); }
-
-static void f16_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                       uint8_t *to_extras) {
-    (void)extras;
-    (void)to_extras;
-    for (int32_t i = 0; i < n_blocks * 2; i++) {
-        if (i % 4 == 0) el_prefetch(quants + 16 * i, 64, EL_PREFETCH_FAR);
-        _mm256_store_ps((float *)(to_quants + 32 * i), el_load_f16(quants + 16 * i));
+/* F32 is never expanded. */
+EL_INLINE void expand(const int type, const uint8_t *quants, int32_t n_blocks, uint8_t *to_quants) {
+    const int32_t bytes = 2 * bytes_of_8(type);
+    for (int32_t i = 0; i < n_blocks; i++) {
+        if (i * bytes % 64 == 0) el_prefetch(quants + i * bytes, 64, EL_PREFETCH_FAR);
+        __m256 v[2];
+        load_floats(type, quants + i * bytes, v);
+        reorder(type, v);
+        _mm256_store_ps((float *)(to_quants + 64 * i), v[0]);
+        _mm256_store_ps((float *)(to_quants + 64 * i + 32), v[1]);
     }
 }
 
-static void f32_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                       uint8_t *to_extras) {
-    (void)quants;
-    (void)extras;
-    (void)n_blocks;
-    (void)to_quants;
-    (void)to_extras;
-}
+#define FLOAT_TYPE(name, type, quant, to_quant, columns_packed)                                           \
+    EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, type, 1); }   \
+    EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, type, 1); }     \
+    EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, EL_F32, 0); } \
+    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,             \
+                              uint8_t *to_quants, uint8_t *to_extras) {                                   \
+        (void)extras;                                                                                     \
+        (void)to_extras;                                                                                  \
+        expand(type, quants, n_blocks, to_quants);                                                        \
+    }                                                                                                     \
+    EL_TILE_FUNCTIONS(name)                                                                               \
+    static const el_mm_type name##_type = {.block = 1,                                                    \
+                                           .quant_bytes = quant,                                          \
+                                           .extra_bytes = 0,                                              \
+                                           .sums = 0,                                                     \
+                                           .packed_columns = columns_packed,                              \
+                                           .chunk = 256,                                                  \
+                                           .expanded_quants = to_quant,                                   \
+                                           .expanded_extras = 0,                                          \
+                                           .expand = name##_expand,                                       \
+                                           EL_TILE_TABLES(name)};                                         \
+    EL_MM_FUNCTION(mm_##name, name##_type)
 
-EL_TILE_FUNCTIONS(f16)
-EL_TILE_FUNCTIONS(f32)
-
-static const el_mm_type F16 = {.block = 1,
-                               .quant_bytes = 32,
-                               .extra_bytes = 0,
-                               .sums = 0,
-                               .packed_columns = 16,
-                               .chunk = 256,
-                               .expanded_quants = 64,
-                               .expanded_extras = 0,
-                               .expand = f16_expand,
-                               EL_TILE_TABLES(f16)};
-static const el_mm_type F32 = {.block = 1,
-                               .quant_bytes = 64,
-                               .extra_bytes = 0,
-                               .sums = 0,
-                               .packed_columns = INT32_MAX,
-                               .chunk = 256,
-                               .expanded_quants = 0,
-                               .expanded_extras = 0,
-                               .expand = f32_expand,
-                               EL_TILE_TABLES(f32)};
-
-EL_MM_FUNCTION(mm_f16, F16)
-EL_MM_FUNCTION(mm_f32, F32)
+FLOAT_TYPE(f16, EL_F16, 32, 64, 16)
+FLOAT_TYPE(bf16, EL_BF16, 32, 64, 16)
+FLOAT_TYPE(f32, EL_F32, 64, 0, INT32_MAX)
 
 /* ---- pack ------------------------------------------------------------------------------------------------------- */
 
@@ -107,7 +123,7 @@ static void pack_f32(const void *rows, size_t row_stride, int32_t n_rows, int32_
 }
 
 /* 16 rows x 8 halves: words of pairs of rows, then dwords, then qwords. Lane 0 holds rows 0..7, lane 1 rows 8..15. */
-static void pack_f16(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+static void pack_16_bits(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
     el_pack_rows r;
     el_pack_begin(&r, rows, row_stride, n_rows, 16);
     uint8_t *to = panel;
@@ -139,7 +155,9 @@ static void pack_f16(const void *rows, size_t row_stride, int32_t n_rows, int32_
 
 void el_avx2_matmul_float(el_kernels *table) {
     table->mm[EL_F16] = mm_f16;
+    table->mm[EL_BF16] = mm_bf16;
     table->mm[EL_F32] = mm_f32;
-    table->pack[EL_F16] = pack_f16;
+    table->pack[EL_F16] = pack_16_bits;
+    table->pack[EL_BF16] = pack_16_bits;
     table->pack[EL_F32] = pack_f32;
 }

@@ -1,28 +1,30 @@
-/* AVX2 matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h.
+/* AVX2 matmul of the 32-block types: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1. Formats and formulas: kernels.h.
  *
- * One body serves the three; `type` is a constant wherever it is inlined. Per 16 weights (a "part" of a block: steps 0..3
+ * One body serves them all; `type` is a constant wherever it is inlined. Per 16 weights (a "part" of a block: steps 0..3
  * or 4..7, in the packed nibbles the low or the high ones):
  *
  *   Q8_0  |w| <= 128 is vpmaddubsw's unsigned operand, the activation takes w's sign. 2 * 128 * 127 fits into int16,
  *         for one step: the sums are int32.
- *   Q4_1  4 * 2 * 15 * 127 = 15,240: the 4 steps are added as int16, two sums a row.
- *   Q5_0  4 * 2 * 31 * 127 = 31,496: likewise. The offset of 16 leaves through the activation sum.
+ *   Q4_x  4 * 2 * 15 * 127 = 15,240: the 4 steps are added as int16, two sums a row.
+ *   Q5_x  4 * 2 * 31 * 127 = 31,496: likewise.
+ *
+ * The offsets of Q4_0 (8) and Q5_0 (16) leave through the activation sum.
  */
 #include "avx2_matmul.h"
 
-/* Bit s of each byte of h, moved to bit 4. */
-EL_INLINE __m256i fifth_bit(__m256i h, const int s) {
-    return _mm256_and_si256(s < 4 ? _mm256_slli_epi16(h, 4 - s) : _mm256_srli_epi16(h, s - 4),
-                            _mm256_set1_epi8(16));
-}
+/* What distinguishes the types. */
+EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
+EL_INLINE int has_fifth(const int type) { return type == EL_Q5_0 || type == EL_Q5_1; }
+EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : has_fifth(type) ? 320 : 256; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : 32; }
 
 /* Step i of a part, half h of the rows, of a packed block. Q8_0: signed; the others unsigned. */
 EL_INLINE __m256i packed_weights(const int type, const uint8_t *quants, const int part, const int i,
                                  const int h) {
     if (type == EL_Q8_0) return el_load(quants + 64 * (4 * part + i) + 32 * h);
     const __m256i v = el_load(quants + 64 * i + 32 * h), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
-    if (type == EL_Q4_1) return w;
-    return _mm256_or_si256(w, fifth_bit(el_load(quants + 256 + 32 * h), 4 * part + i));
+    if (!has_fifth(type)) return w;
+    return _mm256_or_si256(w, el_bit(el_load(quants + 256 + 32 * h), 4 * part + i, 4));
 }
 
 /* Add step i of a part of block b. */
@@ -54,17 +56,16 @@ EL_INLINE void add_step(const int type, const int packed, const uint8_t *quants,
 
 /* What a part's int32 sums have too much. */
 EL_INLINE __m256i offset(const int type, const int32_t *sum) {
+    if (type == EL_Q4_0) return _mm256_slli_epi32(_mm256_set1_epi32(*sum), 3);
     return type == EL_Q5_0 ? _mm256_slli_epi32(_mm256_set1_epi32(*sum), 4) : _mm256_setzero_si256();
 }
 
 /* (f32)i of a part's sums, i = sum w q of 8 rows. */
 EL_INLINE __m256 whole(const int type, __m256i sum, __m256i off) {
     if (type != EL_Q8_0) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    if (type == EL_Q5_0) sum = _mm256_sub_epi32(sum, off);
+    if (type == EL_Q4_0 || type == EL_Q5_0) sum = _mm256_sub_epi32(sum, off);
     return _mm256_cvtepi32_ps(sum);
 }
-
-EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : type == EL_Q4_1 ? 256 : 320; }
 
 EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
     EL_UNROLL
@@ -95,8 +96,8 @@ EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
     sums = t->sums;
     el_chains acc;
     el_chains_load(acc, t->acc, nc);
-    for (int32_t b = 0; b < n_blocks; b++, extras += type == EL_Q4_1 ? 64 : 32, sums += 4 * nc) {
-        if (type == EL_Q4_1 || b % 2 == 0) el_prefetch(extras, 64, distance);
+    for (int32_t b = 0; b < n_blocks; b++, extras += extra_bytes(type), sums += 4 * nc) {
+        if (has_min(type) || b % 2 == 0) el_prefetch(extras, 64, distance);
         const __m256 d[2] = {el_load_f16(extras), el_load_f16(extras + 16)};
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
@@ -109,7 +110,7 @@ EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
                 const __m256 first = _mm256_mul_ps(whole(type, sums[2 * c + h], off0), dx0);
                 const __m256 both = _mm256_fmadd_ps(whole(type, sums[2 * nc + 2 * c + h], off1), dx1, first);
                 acc[c][h] = _mm256_fmadd_ps(both, d[h], acc[c][h]);
-                if (type == EL_Q4_1) {
+                if (has_min(type)) {
                     const __m256 m = el_load_f16(extras + 32 + 16 * h);
                     acc[c][h] = _mm256_fmadd_ps(m, _mm256_broadcast_ss(col[c].s + b), acc[c][h]);
                 }
@@ -156,7 +157,7 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
         for (int h = 0; h < 2; h++) {
             d[h] = extra(extras, 0, h, packed);
             EL_PIN(d[h]);
-            if (type == EL_Q4_1) {
+            if (has_min(type)) {
                 m[h] = extra(extras, 1, h, packed);
                 EL_PIN(m[h]);
             }
@@ -168,12 +169,12 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
             for (int h = 0; h < 2; h++) {
                 float *a = acc + 16 * c + 8 * h;
                 v[c][h] = _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a));
-                if (type == EL_Q4_1) v[c][h] = _mm256_fmadd_ps(m[h], sx, v[c][h]);
+                if (has_min(type)) v[c][h] = _mm256_fmadd_ps(m[h], sx, v[c][h]);
                 _mm256_store_ps(a, v[c][h]);
             }
         }
         quants += packed ? quant_bytes(type) : 512;
-        extras += (type == EL_Q4_1 ? 2 : 1) * (packed ? 32 : 64);
+        extras += extra_bytes(type) * (packed ? 1 : 2);
         EL_FENCE();
     }
 }
@@ -189,7 +190,7 @@ EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extr
             el_store(to_quants + 64 * s + 32, packed_weights(type, quants, s / 4, s % 4, 1));
         }
     }
-    for (int32_t i = 0; i < n_blocks * (type == EL_Q4_1 ? 4 : 2); i++) {
+    for (int32_t i = 0; i < n_blocks * extra_bytes(type) / 16; i++) {
         _mm256_store_ps((float *)(to_extras + 32 * i), el_load_f16(extras + 16 * i));
     }
 }
@@ -217,12 +218,14 @@ EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extr
     EL_MM_FUNCTION(mm_##name, name##_type)
 
 LEGACY_TYPE(q8_0, EL_Q8_0, 512, 32, 0, 64, 4)
+LEGACY_TYPE(q4_0, EL_Q4_0, 256, 32, 512, 64, 12)
 LEGACY_TYPE(q4_1, EL_Q4_1, 256, 64, 512, 128, 12)
 LEGACY_TYPE(q5_0, EL_Q5_0, 320, 32, 512, 64, 8)
+LEGACY_TYPE(q5_1, EL_Q5_1, 320, 64, 512, 128, 8)
 
 /* ---- pack -------------------------------------------------------------------------------------------------------
- * File blocks. Q8_0: f16 d, i8 q[32]. Q4_1: f16 d, f16 m, u8 qs[16]. Q5_0: f16 d, u32 qh, u8 qs[16]. Byte j of qs
- * holds weight j (low nibble) and j + 16: dword t of qs is what row t of the tile wants. */
+ * File blocks: f16 d; f16 m where there are minima; u32 of fifth bits in Q5_0 and Q5_1; i8 q[32] in Q8_0, u8 qs[16] in the
+ * others. Byte j of qs holds weight j (low nibble) and j + 16: dword t of qs is what row t of the tile wants. */
 static void pack_q8_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
     el_pack_rows r;
     el_pack_begin(&r, rows, row_stride, n_rows, 34);
@@ -233,18 +236,6 @@ static void pack_q8_0(const void *rows, size_t row_stride, int32_t n_rows, int32
         el_store(extras, el_low_words(el_gather_8(&r, 0, 0), el_gather_8(&r, 8, 0)));
     }
     el_pack_end(panel, (size_t)k / 32 * 544);
-}
-
-static void pack_q4_1(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
-    el_pack_rows r;
-    el_pack_begin(&r, rows, row_stride, n_rows, 20);
-    uint8_t *quants = panel, *extras = quants + (size_t)k / 32 * 256;
-    for (int32_t b = 0; b < k / 32; b++, quants += 256, extras += 64, el_pack_next(&r)) {
-        el_transpose_store(&r, 4, quants);
-        const __m256i low = el_gather_8(&r, 0, 0), high = el_gather_8(&r, 8, 0);
-        el_store(extras, el_low_words(low, high));
-        el_store(extras + 32, el_high_words(low, high));
-    }
 }
 
 /* Exchange, in every dword, the bits under `mask` with those `shift` above them. */
@@ -264,24 +255,46 @@ EL_INLINE __m256i spread_bits(__m256i v) {
     return v;
 }
 
-static void pack_q5_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+/* The types of nibbles. */
+EL_INLINE void pack_nibbles(const int type, const void *rows, size_t row_stride, int32_t n_rows, int32_t k,
+                            void *panel) {
+    const size_t scales = has_min(type) ? 4 : 2, fifth = has_fifth(type) ? 4 : 0;
+    const int32_t n_blocks = k / 32, to_quants = quant_bytes(type), to_extras = extra_bytes(type);
     el_pack_rows r;
-    el_pack_begin(&r, rows, row_stride, n_rows, 22);
-    uint8_t *quants = panel, *extras = quants + (size_t)k / 32 * 320;
-    for (int32_t b = 0; b < k / 32; b++, quants += 320, extras += 32, el_pack_next(&r)) {
-        el_transpose_store(&r, 6, quants);
-        el_store(quants + 256, spread_bits(el_gather_8(&r, 0, 2)));
-        el_store(quants + 288, spread_bits(el_gather_8(&r, 8, 2)));
-        el_store(extras, el_low_words(el_gather_8(&r, 0, 0), el_gather_8(&r, 8, 0)));
+    el_pack_begin(&r, rows, row_stride, n_rows, scales + fifth + 16);
+    uint8_t *quants = panel, *extras = quants + (size_t)n_blocks * (size_t)to_quants;
+    for (int32_t b = 0; b < n_blocks; b++, quants += to_quants, extras += to_extras, el_pack_next(&r)) {
+        el_transpose_store(&r, scales + fifth, quants);
+        if (fifth) {
+            el_store(quants + 256, spread_bits(el_gather_8(&r, 0, scales)));
+            el_store(quants + 288, spread_bits(el_gather_8(&r, 8, scales)));
+        }
+        const __m256i low = el_gather_8(&r, 0, 0), high = el_gather_8(&r, 8, 0);
+        el_store(extras, el_low_words(low, high));
+        if (has_min(type)) el_store(extras + 32, el_high_words(low, high));
     }
-    el_pack_end(panel, (size_t)k / 32 * 352);
+    el_pack_end(panel, (size_t)n_blocks * (size_t)(to_quants + to_extras));
 }
+
+#define PACK_NIBBLES(name, type)                                                                           \
+    static void pack_##name(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) { \
+        pack_nibbles(type, rows, row_stride, n_rows, k, panel);                                            \
+    }
+
+PACK_NIBBLES(q4_0, EL_Q4_0)
+PACK_NIBBLES(q4_1, EL_Q4_1)
+PACK_NIBBLES(q5_0, EL_Q5_0)
+PACK_NIBBLES(q5_1, EL_Q5_1)
 
 void el_avx2_matmul_legacy(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
+    table->mm[EL_Q4_0] = mm_q4_0;
     table->mm[EL_Q4_1] = mm_q4_1;
     table->mm[EL_Q5_0] = mm_q5_0;
+    table->mm[EL_Q5_1] = mm_q5_1;
     table->pack[EL_Q8_0] = pack_q8_0;
+    table->pack[EL_Q4_0] = pack_q4_0;
     table->pack[EL_Q4_1] = pack_q4_1;
     table->pack[EL_Q5_0] = pack_q5_0;
+    table->pack[EL_Q5_1] = pack_q5_1;
 }

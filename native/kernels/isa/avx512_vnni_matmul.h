@@ -42,6 +42,33 @@ EL_INLINE __m512i el_broadcast4(const void *p) {
 EL_INLINE __m512i el_low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 EL_INLINE __m512i el_high_nibbles(__m512i v) { return el_low_nibbles(_mm512_srli_epi16(v, 4)); }
 
+/* Each word shifted left by n, right where n is negative. The intrinsics want literals. */
+EL_INLINE __m512i el_shift(__m512i v, const int n) {
+    switch (n) {
+    case 4: return _mm512_slli_epi16(v, 4);
+    case 3: return _mm512_slli_epi16(v, 3);
+    case 2: return _mm512_slli_epi16(v, 2);
+    case 1: return _mm512_slli_epi16(v, 1);
+    case -1: return _mm512_srli_epi16(v, 1);
+    case -2: return _mm512_srli_epi16(v, 2);
+    case -3: return _mm512_srli_epi16(v, 3);
+    case -4: return _mm512_srli_epi16(v, 4);
+    case -5: return _mm512_srli_epi16(v, 5);
+    case -6: return _mm512_srli_epi16(v, 6);
+    default: return v; /* 0 */
+    }
+}
+
+/* Bit s of each byte, moved to bit `to` (2 or more). */
+EL_INLINE __m512i el_bit(__m512i v, const int s, const int to) {
+    return _mm512_and_si512(el_shift(v, to - s), _mm512_set1_epi8((char)(1 << to)));
+}
+
+/* The crumb i (bits 2i, 2i+1) of each byte, moved to bits `to` and `to` + 1. */
+EL_INLINE __m512i el_crumb(__m512i v, const int i, const int to) {
+    return _mm512_and_si512(el_shift(v, to - 2 * i), _mm512_set1_epi8((char)(3 << to)));
+}
+
 EL_INLINE void el_clear(__m512 *acc, const int nc) {
     EL_UNROLL
     for (int c = 0; c < nc; c++) acc[c] = _mm512_setzero_ps();

@@ -1,201 +1,146 @@
-/* AVX-512 VNNI matmul of the k-quants: Q4_K, Q6_K. Formats and formulas: kernels.h. */
+/* AVX-512 VNNI matmul of the k-quants. Formats and formulas: kernels.h.
+ *
+ * One body serves them all; `type` is a constant wherever it is inlined. A "part" is what shares a scale: a 32-block of
+ * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K and Q6_K. A "unit" is two parts that share bytes of the panel: the nibbles of
+ * two 32-blocks, or a 32-block. The offsets of Q3_K (4) and Q6_K (32) leave through the activation sum, with which the
+ * sum of a part starts. */
 #include "avx512_vnni_matmul.h"
 
-/* ---- Q4_K ------------------------------------------------------------------------------------------------------- */
+/* What distinguishes the types. units: of a block. */
+EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K; }
+EL_INLINE int units(const int type) { return type == EL_Q4_K || type == EL_Q5_K ? 4 : 8; }
+EL_INLINE int32_t zero_point(const int type) { return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : 0; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 320 : 288; }
+EL_INLINE int32_t quant_bytes(const int type) {
+    switch (type) {
+    case EL_Q2_K: return 1024;
+    case EL_Q3_K: return 1536;
+    case EL_Q4_K: return 2048;
+    case EL_Q5_K: return 2560;
+    default: return 3072;
+    }
+}
 
-/* sum[c] = sum u q over 32-block j of block b: the low or (odd) the high nibbles of 8 rows. */
-EL_INLINE void q4_k_dot(const uint8_t *quants, const void *const *x, int32_t b, int32_t j, __m512i *sum,
-                        const int nc, const int odd) {
+/* Step s of a part of unit `i` of a block. */
+EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, const int part, const int s) {
+    if (type == EL_Q4_K || type == EL_Q5_K) {
+        const uint8_t *at = quants + (type == EL_Q4_K ? 512 : 640) * i;
+        const __m512i v = el_load(at + 64 * s), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+        return type == EL_Q4_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 512 + 64 * part), s, 4));
+    }
+    if (type == EL_Q6_K) {
+        const __m512i v = el_load(quants + 256 * i + 64 * s);
+        const __m512i top = el_load(quants + 2048 + 128 * i + 64 * part);
+        return _mm512_or_si512(part ? el_high_nibbles(v) : el_low_nibbles(v), el_crumb(top, s, 4));
+    }
+    const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * i;
+    const __m512i w = el_crumb(el_load(at + 64 * part), s, 0);
+    return type == EL_Q2_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 128), 4 * part + s, 2));
+}
+
+/* sum[c] = sum w q over a part of unit i of block b. */
+EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, int32_t k, int32_t b,
+                   int32_t i, const int part, __m512i *sum, const int nc) {
+    const int32_t zero = zero_point(type), n = 128 / units(type), at = 256 * b + n * (2 * i + part);
     EL_UNROLL
-    for (int c = 0; c < nc; c++) sum[c] = _mm512_setzero_si512();
+    for (int c = 0; c < nc; c++)
+        sum[c] = _mm512_set1_epi32(zero ? -zero * el_a256_sum16(x[c], k)[at / 16] : 0);
     EL_UNROLL
-    for (int t = 0; t < 8; t++) {
-        const __m512i v = el_load(quants + 64 * t), w = odd ? el_high_nibbles(v) : el_low_nibbles(v);
+    for (int s = 0; s < n / 4; s++) {
+        const __m512i w = weights(type, quants, i, part, s);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const int8_t *q = (const int8_t *)x[c] + 256 * b + 32 * j + 4 * t;
-            sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
+            sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4((const int8_t *)x[c] + at + 4 * s));
         }
     }
 }
 
-EL_INLINE __m512i q4_k_scales(const uint8_t *extras, int32_t j) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(extras + 16 * j)));
+/* Scales of part i of a block. */
+EL_INLINE __m512i scales(const int type, const uint8_t *extras, int32_t i) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)(extras + 16 * i));
+    if (type == EL_Q2_K) return _mm512_cvtepu8_epi32(_mm_and_si128(v, _mm_set1_epi8(15)));
+    return has_min(type) ? _mm512_cvtepu8_epi32(v) : _mm512_cvtepi8_epi32(v);
+}
+
+/* Minima of both parts of unit i as the words of the rows' dwords. */
+EL_INLINE __m512i minima_pairs(const int type, const uint8_t *extras, int32_t i) {
+    if (type != EL_Q2_K)
+        return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(extras + 128 + 32 * i)));
+    const __m128i a = _mm_loadu_si128((const __m128i *)(extras + 32 * i));
+    const __m128i b = _mm_loadu_si128((const __m128i *)(extras + 32 * i + 16));
+    const __m256i v =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(a, b)), _mm_unpackhi_epi8(a, b), 1);
+    return _mm512_srli_epi16(_mm512_cvtepu8_epi16(v), 4);
 }
 
 /* The float part of block b; total: S of each column. */
-EL_INLINE void q4_k_chain(const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
-                          const __m512i *total, __m512 *acc, const int nc) {
+EL_INLINE void chain(const int type, const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
+                     const __m512i *total, __m512 *acc, const int nc) {
+    const int n = has_min(type) ? units(type) : 0;
+    const __m512 d = el_load_f16(extras + 256);
     __m512i minima[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) minima[c] = _mm512_setzero_si512();
     EL_UNROLL
-    for (int j = 0; j < 4; j++) {
-        const __m512i mn = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(extras + 128 + 32 * j)));
+    for (int i = 0; i < n; i++) {
+        const __m512i mn = minima_pairs(type, extras, i);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            const __m512i sums = el_broadcast4(el_a256_sum32(x[c], k) + 8 * b + 2 * j);
-            minima[c] = _mm512_dpwssd_epi32(minima[c], mn, sums);
+            const int16_t *sums = type == EL_Q2_K ? el_a256_sum16(x[c], k) : el_a256_sum32(x[c], k);
+            minima[c] = _mm512_dpwssd_epi32(minima[c], mn, el_broadcast4(sums + 2 * n * b + 2 * i));
         }
     }
-    const __m512 d = el_load_f16(extras + 256), dmin = el_load_f16(extras + 288);
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
         const __m512 dx = _mm512_set1_ps(el_a256_d(x[c], k)[b]);
         acc[c] = el_chain(total[c], d, dx, acc[c]);
-        acc[c] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima[c]), _mm512_mul_ps(dmin, dx), acc[c]);
+        if (has_min(type)) {
+            const __m512 dmin = el_load_f16(extras + 288);
+            acc[c] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima[c]), _mm512_mul_ps(dmin, dx), acc[c]);
+        }
     }
 }
 
-EL_INLINE void q4_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                         const void *const *x, float *const *y, size_t y_off, void *scratch, const int nc) {
-    (void)scratch;
+EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
+                    const void *const *x, float *const *y, size_t y_off, const int nc) {
+    const int32_t unit = quant_bytes(type) / units(type);
     __m512 acc[EL_GROUP];
     el_clear(acc, nc);
-    for (int32_t b = 0; b < k / 256; b++, extras += 320) {
-        el_prefetch(extras, 320);
+    for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type), extras += extra_bytes(type)) {
+        el_prefetch(extras, extra_bytes(type));
         __m512i total[EL_GROUP];
         EL_UNROLL
         for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
-        for (int32_t j = 0; j < 8; j += 2, quants += 512) {
-            el_prefetch(quants, 512);
+        for (int32_t i = 0; i < units(type); i++) {
+            el_prefetch(quants + unit * i, unit);
             EL_UNROLL
-            for (int odd = 0; odd < 2; odd++) {
+            for (int part = 0; part < 2; part++) {
                 __m512i sum[EL_GROUP];
-                q4_k_dot(quants, x, b, j + odd, sum, nc, odd);
-                const __m512i sc = q4_k_scales(extras, j + odd);
+                dot(type, quants, x, k, b, i, part, sum, nc);
+                const __m512i sc = scales(type, extras, 2 * i + part);
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) {
                     total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(sum[c], sc));
                 }
             }
         }
-        q4_k_chain(extras, x, k, b, total, acc, nc);
+        chain(type, extras, x, k, b, total, acc, nc);
     }
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-EL_INLINE void q4_k_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                             const void *const *x, float *const *y, size_t y_off, void *scratch,
-                             const int nc) {
-    __m512i *sums = scratch; /* [32-block][c] */
-    for (int32_t j = 0; j < k / 32; j += 2, quants += 512) {
-        el_prefetch(quants, 512);
-        EL_UNROLL
-        for (int odd = 0; odd < 2; odd++, sums += nc) {
-            __m512i sum[EL_STREAMED];
-            q4_k_dot(quants, x, 0, j + odd, sum, nc, odd);
+EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k,
+                        int32_t n_rows, const void *const *x, float *const *y, size_t y_off, void *scratch,
+                        const int nc) {
+    const int32_t unit = quant_bytes(type) / units(type);
+    __m512i *sums = scratch; /* [block][part][c] */
+    for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type)) {
+        for (int32_t i = 0; i < units(type); i++) { /* a block's bytes are one stream for the prefetches */
+            el_prefetch(quants + unit * i, unit);
             EL_UNROLL
-            for (int c = 0; c < nc; c++) _mm512_store_si512(sums + c, sum[c]);
-        }
-    }
-    sums = scratch;
-    __m512 acc[EL_STREAMED];
-    el_clear(acc, nc);
-    for (int32_t b = 0; b < k / 256; b++, extras += 320) {
-        el_prefetch(extras, 320);
-        __m512i total[EL_STREAMED];
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
-        EL_UNROLL
-        for (int j = 0; j < 8; j++, sums += nc) {
-            const __m512i sc = q4_k_scales(extras, j);
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(_mm512_load_si512(sums + c), sc));
-            }
-        }
-        q4_k_chain(extras, x, k, b, total, acc, nc);
-    }
-    el_write_columns(acc, n_rows, y, y_off, nc);
-}
-
-/* ---- Q6_K -------------------------------------------------------------------------------------------------------
- * The offset of 32 leaves through the activation sum, with which the sum of a 16-block starts. */
-
-/* The crumb i (bits 2i, 2i+1) of each byte, moved to bits 4 and 5. */
-EL_INLINE __m512i top_bits(__m512i v, const int i) {
-    __m512i moved = v;
-    switch (i) { /* shift counts must be literals */
-    case 0: moved = _mm512_slli_epi16(v, 4); break;
-    case 1: moved = _mm512_slli_epi16(v, 2); break;
-    case 3: moved = _mm512_srli_epi16(v, 2); break;
-    default: break;
-    }
-    return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
-}
-
-/* sum[c] = sum (u - 32) q over 16-block `half` of 32-block j of block b. */
-EL_INLINE void q6_k_dot(const uint8_t *quants, const void *const *x, int32_t k, int32_t b, int32_t j,
-                        __m512i *sum, const int nc, const int half) {
-    const uint8_t *nibbles = quants + 256 * j;
-    const __m512i top = el_load(quants + 2048 + 128 * j + 64 * half);
-    EL_UNROLL
-    for (int c = 0; c < nc; c++)
-        sum[c] = _mm512_set1_epi32(-32 * el_a256_sum16(x[c], k)[16 * b + 2 * j + half]);
-    EL_UNROLL
-    for (int t = 0; t < 4; t++) {
-        const __m512i v = el_load(nibbles + 64 * t);
-        const __m512i w = _mm512_or_si512(half ? el_high_nibbles(v) : el_low_nibbles(v), top_bits(top, t));
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            const int8_t *q = (const int8_t *)x[c] + 256 * b + 32 * j + 16 * half + 4 * t;
-            sum[c] = _mm512_dpbusd_epi32(sum[c], w, el_broadcast4(q));
-        }
-    }
-}
-
-EL_INLINE __m512i q6_k_scales(const uint8_t *extras, int32_t j) {
-    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(extras + 16 * j)));
-}
-
-EL_INLINE void q6_k_chain(const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
-                          const __m512i *total, __m512 *acc, const int nc) {
-    const __m512 d = el_load_f16(extras + 256);
-    EL_UNROLL
-    for (int c = 0; c < nc; c++)
-        acc[c] = el_chain(total[c], d, _mm512_set1_ps(el_a256_d(x[c], k)[b]), acc[c]);
-}
-
-EL_INLINE void q6_k_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                         const void *const *x, float *const *y, size_t y_off, void *scratch, const int nc) {
-    (void)scratch;
-    __m512 acc[EL_GROUP];
-    el_clear(acc, nc);
-    for (int32_t b = 0; b < k / 256; b++, quants += 3072, extras += 288) {
-        el_prefetch(extras, 288);
-        __m512i total[EL_GROUP];
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
-        for (int32_t j = 0; j < 8; j++) {
-            el_prefetch(quants + 384 * j, 384);
-            EL_UNROLL
-            for (int half = 0; half < 2; half++) {
-                __m512i sum[EL_GROUP];
-                q6_k_dot(quants, x, k, b, j, sum, nc, half);
-                const __m512i sc = q6_k_scales(extras, 2 * j + half);
-                EL_UNROLL
-                for (int c = 0; c < nc; c++) {
-                    total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(sum[c], sc));
-                }
-            }
-        }
-        q6_k_chain(extras, x, k, b, total, acc, nc);
-    }
-    el_write_columns(acc, n_rows, y, y_off, nc);
-}
-
-EL_INLINE void q6_k_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                             const void *const *x, float *const *y, size_t y_off, void *scratch,
-                             const int nc) {
-    __m512i *sums = scratch; /* [16-block][c] */
-    for (int32_t b = 0; b < k / 256; b++, quants += 3072) {
-        for (int32_t j = 0; j < 8; j++) {
-            el_prefetch(quants + 384 * j, 384);
-            EL_UNROLL
-            for (int half = 0; half < 2; half++, sums += nc) {
+            for (int part = 0; part < 2; part++, sums += nc) {
                 __m512i sum[EL_STREAMED];
-                q6_k_dot(quants, x, k, b, j, sum, nc, half);
+                dot(type, quants, x, k, b, i, part, sum, nc);
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) _mm512_store_si512(sums + c, sum[c]);
             }
@@ -204,28 +149,48 @@ EL_INLINE void q6_k_streamed(const uint8_t *quants, const uint8_t *extras, int32
     sums = scratch;
     __m512 acc[EL_STREAMED];
     el_clear(acc, nc);
-    for (int32_t b = 0; b < k / 256; b++, extras += 288) {
-        el_prefetch(extras, 288);
+    for (int32_t b = 0; b < k / 256; b++, extras += extra_bytes(type)) {
+        el_prefetch(extras, extra_bytes(type));
         __m512i total[EL_STREAMED];
         EL_UNROLL
         for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
         EL_UNROLL
-        for (int j = 0; j < 16; j++, sums += nc) {
-            const __m512i sc = q6_k_scales(extras, j);
+        for (int i = 0; i < 2 * units(type); i++, sums += nc) {
+            const __m512i sc = scales(type, extras, i);
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(_mm512_load_si512(sums + c), sc));
             }
         }
-        q6_k_chain(extras, x, k, b, total, acc, nc);
+        chain(type, extras, x, k, b, total, acc, nc);
     }
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-EL_MM_FUNCTION(q4_k, 256, 2048)
-EL_MM_FUNCTION(q6_k, 256, 3072)
+#define KQUANT_TYPE(name, type, quant_bytes)                                                                \
+    EL_INLINE void name##_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,     \
+                               const void *const *x, float *const *y, size_t y_off, void *scratch,          \
+                               const int nc) {                                                              \
+        (void)scratch;                                                                                      \
+        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                             \
+    }                                                                                                       \
+    EL_INLINE void name##_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
+                                   const void *const *x, float *const *y, size_t y_off, void *scratch,      \
+                                   const int nc) {                                                          \
+        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                                \
+    }                                                                                                       \
+    EL_MM_FUNCTION(name, 256, quant_bytes)
+
+KQUANT_TYPE(q2_k, EL_Q2_K, 1024)
+KQUANT_TYPE(q3_k, EL_Q3_K, 1536)
+KQUANT_TYPE(q4_k, EL_Q4_K, 2048)
+KQUANT_TYPE(q5_k, EL_Q5_K, 2560)
+KQUANT_TYPE(q6_k, EL_Q6_K, 3072)
 
 void el_avx512_vnni_matmul_kquants(el_kernels *table) {
+    table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
+    table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
 }

@@ -1,24 +1,18 @@
-/* AVX-512 VNNI matmul of the 32-block types: Q8_0, Q4_1, Q5_0. Formats and formulas: kernels.h.
+/* AVX-512 VNNI matmul of the 32-block types: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1. Formats and formulas: kernels.h.
  *
- * One body serves the three; `type` is a constant wherever it is inlined. A "part" is 16 weights of a block: steps 0..3 or
- * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 w + 128, Q5_0 w + 16, Q4_1 w; what
- * that adds leaves through the activation sum, with which the integer sum starts. */
+ * One body serves them all; `type` is a constant wherever it is inlined. A "part" is 16 weights of a block: steps 0..3 or
+ * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 w + 128, Q5_0 w + 16,
+ * Q4_0 w + 8, the others w; what that adds leaves through the activation sum, with which the integer sum starts. */
 #include "avx512_vnni_matmul.h"
 
-/* Bit s of each byte of h, moved to bit 4. */
-EL_INLINE __m512i fifth_bit(__m512i h, const int s) {
-    __m512i moved = h;
-    switch (s) { /* shift counts must be literals */
-    case 0: moved = _mm512_slli_epi16(h, 4); break;
-    case 1: moved = _mm512_slli_epi16(h, 3); break;
-    case 2: moved = _mm512_slli_epi16(h, 2); break;
-    case 3: moved = _mm512_slli_epi16(h, 1); break;
-    case 5: moved = _mm512_srli_epi16(h, 1); break;
-    case 6: moved = _mm512_srli_epi16(h, 2); break;
-    case 7: moved = _mm512_srli_epi16(h, 3); break;
-    default: break;
-    }
-    return _mm512_and_si512(moved, _mm512_set1_epi8(16));
+/* What distinguishes the types. */
+EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
+EL_INLINE int has_fifth(const int type) { return type == EL_Q5_0 || type == EL_Q5_1; }
+EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : has_fifth(type) ? 320 : 256; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : 32; }
+
+EL_INLINE int32_t zero_point(const int type) {
+    return type == EL_Q8_0 ? 128 : type == EL_Q5_0 ? 16 : type == EL_Q4_0 ? 8 : 0;
 }
 
 /* Step i of a part, unsigned. */
@@ -26,7 +20,7 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, const int part,
     if (type == EL_Q8_0)
         return _mm512_xor_si512(el_load(quants + 256 * part + 64 * i), _mm512_set1_epi8(-128));
     const __m512i v = el_load(quants + 64 * i), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
-    return type == EL_Q4_1 ? w : _mm512_or_si512(w, fifth_bit(el_load(quants + 256), 4 * part + i));
+    return has_fifth(type) ? _mm512_or_si512(w, el_bit(el_load(quants + 256), 4 * part + i, 4)) : w;
 }
 
 /* sum[c] = sum w q over a part of block b. */
@@ -34,8 +28,7 @@ EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, 
                    const int part, __m512i *sum, const int nc) {
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
-        const int32_t s = el_a16_sum(x[c], k)[2 * b + part];
-        sum[c] = _mm512_set1_epi32(type == EL_Q8_0 ? s * -128 : type == EL_Q5_0 ? s * -16 : 0);
+        sum[c] = _mm512_set1_epi32(-zero_point(type) * el_a16_sum(x[c], k)[2 * b + part]);
     }
     EL_UNROLL
     for (int i = 0; i < 4; i++) {
@@ -58,16 +51,13 @@ EL_INLINE __m512 scaled(__m512i sum, const void *x, int32_t k, int32_t b, const 
 EL_INLINE __m512 chain(const int type, __m512 v, const uint8_t *extras, const void *x, int32_t k, int32_t b,
                        __m512 acc) {
     acc = _mm512_fmadd_ps(v, el_load_f16(extras), acc);
-    if (type == EL_Q4_1)
+    if (has_min(type))
         acc = _mm512_fmadd_ps(el_load_f16(extras + 32), _mm512_set1_ps(el_a16_s(x, k)[b]), acc);
     return acc;
 }
 
-EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : type == EL_Q4_1 ? 256 : 320; }
-EL_INLINE int32_t extra_bytes(const int type) { return type == EL_Q4_1 ? 64 : 32; }
-
 EL_INLINE void prefetch_extras(const int type, const uint8_t *extras, int32_t b) {
-    if (type == EL_Q4_1 || b % 2 == 0) el_prefetch(extras, 64);
+    if (has_min(type) || b % 2 == 0) el_prefetch(extras, 64);
 }
 
 EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
@@ -136,11 +126,15 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
     EL_MM_FUNCTION(name, 32, quant_bytes)
 
 LEGACY_TYPE(q8_0, EL_Q8_0, 512)
+LEGACY_TYPE(q4_0, EL_Q4_0, 256)
 LEGACY_TYPE(q4_1, EL_Q4_1, 256)
 LEGACY_TYPE(q5_0, EL_Q5_0, 320)
+LEGACY_TYPE(q5_1, EL_Q5_1, 320)
 
 void el_avx512_vnni_matmul_legacy(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
+    table->mm[EL_Q4_0] = mm_q4_0;
     table->mm[EL_Q4_1] = mm_q4_1;
     table->mm[EL_Q5_0] = mm_q5_0;
+    table->mm[EL_Q5_1] = mm_q5_1;
 }

@@ -29,6 +29,10 @@ EL_INLINE __m512i el_simde_cvtepu8_epi32(__m128i v) {
 EL_INLINE __m512i el_simde_cvtepi8_epi32(__m128i v) {
     return EL_SIMDE_INTEGERS(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)));
 }
+EL_INLINE __m512i el_simde_cvtepu16_epi32(__m256i v) {
+    return EL_SIMDE_INTEGERS(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(v)),
+                             _mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
+}
 EL_INLINE __m512i el_simde_cvtepu8_epi16(__m256i v) {
     return EL_SIMDE_INTEGERS(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(v)),
                              _mm256_cvtepu8_epi16(_mm256_extracti128_si256(v, 1)));
@@ -60,6 +64,7 @@ EL_INLINE __m512i el_simde_dpwssd(__m512i sum, __m512i a, __m512i b) {
 #undef _mm512_cvtepu8_epi32
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepu8_epi16
+#undef _mm512_cvtepu16_epi32
 #define _mm512_dpbusd_epi32(sum, u, s) el_simde_dpbusd(sum, u, s)
 #define _mm512_dpwssd_epi32(sum, a, b) el_simde_dpwssd(sum, a, b)
 #define _mm512_cvtepi32_ps(v)          el_simde_cvtepi32_ps(v)
@@ -67,6 +72,7 @@ EL_INLINE __m512i el_simde_dpwssd(__m512i sum, __m512i a, __m512i b) {
 #define _mm512_cvtepu8_epi32(v)        el_simde_cvtepu8_epi32(v)
 #define _mm512_cvtepi8_epi32(v)        el_simde_cvtepi8_epi32(v)
 #define _mm512_cvtepu8_epi16(v)        el_simde_cvtepu8_epi16(v)
+#define _mm512_cvtepu16_epi32(v)       el_simde_cvtepu16_epi32(v)
 #else
 #include <immintrin.h>
 #endif

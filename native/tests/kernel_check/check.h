@@ -74,6 +74,7 @@ typedef struct parts { /* weight = d * scale * u - dmin * minimum, all exact in 
 } parts;
 const char *qtype_name(int32_t qtype);
 int32_t qtype_block(int32_t qtype);
+int32_t qtype_has_minima(int32_t qtype);
 size_t qtype_row_bytes(int32_t qtype, int32_t k);
 void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row);
 /* Set every scale (d) and minimum (m or dmin) of the row to the given f16 bits. */

@@ -10,7 +10,7 @@ enum { ROWS_A, PANEL_A, PANEL_B, X_A, Y_A, Y_B, SCRATCH_A, ACT_A, ACT_B, ROW_A, 
 
 static const int32_t KS[] = {32, 64, 256, 512, 576, 640, 1024, 1536, 2048};
 static const int32_t FLOAT_KS[] = {1, 3, 33,
-                                   100}; /* more, for F16 and F32, whose blocks are single elements */
+                                   100}; /* more, for F16, BF16 and F32, whose blocks are single elements */
 static const int32_t NS[] = {1, 2, 3, 4, 5, 7, 8, 13, 16, 33, 64};
 enum {
     N_KS = sizeof KS / sizeof *KS,
@@ -334,7 +334,7 @@ void check_mm_meaning(check *c, int32_t qtype) {
     mm_case m = {.qtype = qtype};
     for (size_t i = 0; t->act >= 0 && i < sizeof weights / sizeof *weights; i++) {
         if (!compare_to_integers(c, &m, 0, weights[i])) return;
-        if ((qtype == EL_Q4_1 || qtype == EL_Q4_K) && !compare_to_integers(c, &m, 1, weights[i])) return;
+        if (qtype_has_minima(qtype) && !compare_to_integers(c, &m, 1, weights[i])) return;
     }
     for (int32_t turn = 0; turn < 24; turn++) {
         m.k = turn % 2 ? 512 : t->block == 32 ? 576 : 1024;

@@ -30,6 +30,7 @@ static const layout *layout_of(int32_t qtype) {
 
 const char *qtype_name(int32_t qtype) { return layout_of(qtype)->name; }
 int32_t qtype_block(int32_t qtype) { return layout_of(qtype)->block; }
+int32_t qtype_has_minima(int32_t qtype) { return layout_of(qtype)->m >= 0; }
 size_t qtype_row_bytes(int32_t qtype, int32_t k) {
     const layout *t = layout_of(qtype);
     return (size_t)(k / t->block) * (size_t)t->bytes;
@@ -62,12 +63,12 @@ static uint8_t quant_byte(check *c, pattern p, int32_t qtype, int32_t i) {
 
 void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
     const layout *t = layout_of(qtype);
-    if (qtype == EL_F32) {
+    if (qtype == EL_F32 || qtype == EL_BF16) { /* BF16: the upper half */
         for (int32_t i = 0; i < k; i++) {
             float x;
             fill_floats(c, p, &x, 1);
             if (p == P_ALTERNATE && i & 1) x = -x;
-            memcpy(row + 4 * (size_t)i, &x, 4);
+            memcpy(row + (size_t)t->bytes * (size_t)i, (const char *)&x + 4 - t->bytes, (size_t)t->bytes);
         }
         return;
     }

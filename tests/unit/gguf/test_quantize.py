@@ -14,7 +14,7 @@ from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.quantize import quantize
 
 KNOWN = [t for t in QType if can_dequantize(t)]
-WRITABLE = [QType.F32, QType.F16, QType.BF16, QType.Q4_0, QType.Q4_1, QType.Q5_0, QType.Q8_0, QType.Q4_K, QType.Q6_K]
+WRITABLE = KNOWN
 
 
 def test_the_types_that_are_implemented() -> None:
@@ -92,8 +92,13 @@ def bound(x: np.ndarray, qtype: QType) -> np.ndarray:
         QType.Q4_0: 1 / 8,  # the end without the extreme value is one step short
         QType.Q4_1: 0.51 / 15,
         QType.Q5_0: 1 / 16,
+        QType.Q5_1: 0.51 / 31,
         QType.Q8_0: 0.51 / 127,
+        # half a step, the scale of the extreme value (`top` steps), the minimum, each rounded to a multiple
+        QType.Q2_K: 0.6 / 3 + 0.6 / 15 + 0.6 / 15,
+        QType.Q3_K: 0.6 / 3 + 0.6 / 31,
         QType.Q4_K: 0.6 / 15 + 0.6 / 63 + 0.6 / 63,
+        QType.Q5_K: 0.6 / 31 + 0.6 / 63 + 0.6 / 63,
         QType.Q6_K: 0.6 / 31 + 1 / 127,
     }[qtype]
     return np.broadcast_to(wide * relative * 1.001 + 1e-7, block.shape).reshape(x.shape)
@@ -131,7 +136,7 @@ def test_plain_types_round_as_the_gguf_package(qtype: QType) -> None:
     assert quantize(x, qtype).tobytes() == theirs.tobytes()
 
 
-@pytest.mark.parametrize("qtype", [QType.Q4_0, QType.Q4_1, QType.Q5_0, QType.Q8_0], ids=str)
+@pytest.mark.parametrize("qtype", [QType.Q4_0, QType.Q4_1, QType.Q5_0, QType.Q5_1, QType.Q8_0], ids=str)
 def test_about_as_good_as_the_gguf_package(qtype: QType) -> None:
     x = np.random.default_rng(2).standard_normal((16, 1024)).astype(np.float32)
     kind = oracle.GGMLQuantizationType(int(qtype))
@@ -150,8 +155,8 @@ def test_bad_input_is_a_typed_error() -> None:
         dequantize(raw, QType.Q4_0, ())
     with pytest.raises(GGUFError, match="IQ4_XS cannot be dequantised; possible: F32, "):
         dequantize(raw, QType.IQ4_XS, (256,))
-    with pytest.raises(GGUFError, match="Q3_K cannot be quantised"):
-        quantize(np.zeros(256, np.float32), QType.Q3_K)
+    with pytest.raises(GGUFError, match="IQ4_XS cannot be quantised"):
+        quantize(np.zeros(256, np.float32), QType.IQ4_XS)
     with pytest.raises(GGUFError, match="not whole Q4_K blocks of 256"):
         quantize(np.zeros((2, 128), np.float32), QType.Q4_K)
     with pytest.raises(GGUFError, match="must be finite"):
