@@ -43,6 +43,7 @@ MAX_RANGE = 100_000
 _MAX_DIGITS = 300
 _MAX_MESSAGE = 1_000
 _LOOP_VALUES = frozenset("index index0 revindex revindex0 first last length previtem nextitem depth depth0".split())
+_DIGITS = re.compile("[0-9A-Fa-f_]{2000}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _IGNORED = ("whitespace", "comment", "comment_begin", "comment_end", "data")
 
@@ -213,6 +214,8 @@ def parse(environment: Environment, source: str) -> jinja2.nodes.Template:
         raise TemplateError(
             f"the model's chat template is too long: {len(source)} characters, at most {MAX_SOURCE} are read"
         )
+    if _DIGITS.search(source):  # the lexer would need hundreds of bytes for each
+        raise TemplateError("the model's chat template was not compiled: it has a number of too many digits")
     return guarded(lambda: environment.parse(source))
 
 

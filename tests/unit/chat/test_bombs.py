@@ -62,7 +62,12 @@ BOMBS = {
     "{% set ns.x = ns.x + ns.x %}{% endfor %}",
     "a number to text": "{% set ns = namespace(x=10 ** 300) %}{% for i in range(99) %}{% set ns.x = ns.x * 10 ** 300 %}"
     "{% endfor %}{{ ns.x }}",
-    "a long literal": "{{ " + "9" * 100000 + " }}",
+    "a long literal": "{{ " + "9" * 260_000 + " }}",
+    "a long literal in pieces": "{{ " + "9_" * 130_000 + "9 }}",
+    "a long fraction": "{{ 1." + "9" * 260_000 + " }}",
+    "a long hexadecimal": "{{ 0x" + "f" * 260_000 + " }}",
+    "a long string": "{{ '" + "\\u1234" * 40_000 + " }}",
+    "a long space": "{{ " + " " * 260_000,
     "a number from text": "{{ ('9' * 1000000) | int }}",
     "a number from JSON": "{{ ('9' * 1000000) | from_json }}",
     "rounding": "{{ 5 | round(-1000000000) }}{{ 5 | round(1000000000, 'floor') }}",
