@@ -150,13 +150,14 @@ def _read(chat: Repl, rest: str) -> None:
         return
     path = _path(rest)
     try:
-        if path.stat().st_size > MAX_READ_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_READ_BYTES >> 20} MiB")
-        text = path.read_text(encoding="utf-8")
+        small = path.stat().st_size <= MAX_READ_BYTES
+        text = path.read_text(encoding="utf-8") if small else ""
     except OSError as e:
         raise ConfigError(f"cannot read {rest}: {e.strerror or e}") from None
     except ValueError:
         raise ConfigError(f"{rest} is not text in utf-8") from None
+    if not small:
+        raise ConfigError(f"{path} is larger than {MAX_READ_BYTES >> 20} MiB")
     chat.attached.append(text.strip("\n"))
     n = chat.count(text)
     chat.say(f"{path.name}: {len(text)} characters{f', {n} tokens' if n else ''}; it goes with your next message")
@@ -258,13 +259,17 @@ def _unsupported(what: str) -> Callable[[Repl, str], None]:
     return explain
 
 
+_ENGINE = {"num_ctx": "ctx_size", "ctx_size": "ctx_size", "num_thread": "threads", "threads": "threads"}
+"""Parameters of the engine, by the option that they are."""
+
+
 def _parameter(chat: Repl, rest: str) -> None:
     words = _words(rest)
     if not words:
         show.parameters(chat)
         return
     name, values = words[0].lower().replace("-", "_"), words[1:]
-    if name in ("num_ctx", "ctx_size", "num_thread", "threads"):
+    if name in _ENGINE:
         _engine_parameter(chat, name, values)
         return
     option = sampling.BY_WORD.get(name)
@@ -283,12 +288,12 @@ def _parameter(chat: Repl, rest: str) -> None:
 
 
 def _engine_parameter(chat: Repl, name: str, values: list[str]) -> None:
-    """num_ctx and num_thread: the model is opened again, the conversation stays."""
+    """What belongs to the engine: the model is opened again, the conversation stays."""
     try:
         (value,) = (int(v) for v in values)
     except ValueError:
         raise ConfigError(f"{name} takes one number") from None
-    if name in ("num_ctx", "ctx_size"):
+    if _ENGINE[name] == "ctx_size":
         chat.open(chat.model, ctx_size=value)
         chat.say(f"context: {chat.llm.info.n_ctx} tokens")
     else:
@@ -331,12 +336,12 @@ def _set(chat: Repl, rest: str) -> None:
         found.run(chat, value.strip())
     elif name in _NOT_YET:
         _unsupported(_NOT_YET[name])(chat, value)
-    elif name.replace("-", "_") in sampling.BY_WORD:  # "/set temperature 0.5"
+    elif name.replace("-", "_") in (*sampling.BY_WORD, *_ENGINE):  # "/set temperature 0.5"
         _parameter(chat, rest)
     elif not name:
         _list_settings(chat)
     else:
-        near = difflib.get_close_matches(name, [*(s.name for s in SETTINGS), *sampling.BY_WORD], n=1)
+        near = difflib.get_close_matches(name, [*(s.name for s in SETTINGS), *sampling.BY_WORD, *_ENGINE], n=1)
         raise ConfigError(f"there is no setting {name!r:.40}" + (f"; did you mean {near[0]}?" if near else ""))
 
 

@@ -16,6 +16,7 @@ from edgellm.core.errors import ConfigError
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.output import Output
 
     from edgellm.cli.history import FileHistory
 
@@ -127,16 +128,24 @@ class Lines:
 class Typed:
     """A terminal with line editing, history, and completion of commands.
 
-    history: the file for it. complete: what Tab offers. say: for what the person should know.
+    history: the file for it. complete: what Tab offers. say: for what the person should know. output: the terminal,
+    None: standard output, or standard error where the former is none.
     """
 
-    def __init__(self, history: Path | None, complete: Complete, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        history: Path | None,
+        complete: Complete,
+        say: Callable[[str], None],
+        *,
+        output: Output | None = None,
+    ) -> None:
         from edgellm.cli.history import FileHistory
 
         self.preset = ""
         self._complete, self._say, self._warned = complete, say, False
         self._history: FileHistory | None = FileHistory(history) if history is not None else None
-        self._session = self._new_session()
+        self._session = self._new_session(output)
         self._idle = False
 
     def messages(self) -> Generator[Message, None, None]:
@@ -165,14 +174,14 @@ class Typed:
         self._history.enabled = keep
         return keep
 
-    def _new_session(self) -> PromptSession[str]:
+    def _new_session(self, output: Output | None) -> PromptSession[str]:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output import create_output
 
         # Where stdout is piped away the prompt still belongs on the terminal.
-        output = create_output() if sys.stdout.isatty() else create_output(stdout=sys.stderr)
+        output = output or (create_output() if sys.stdout.isatty() else create_output(stdout=sys.stderr))
         session: PromptSession[str] = PromptSession(
             multiline=True,
             history=self._history if self._history is not None else InMemoryHistory(),
@@ -180,7 +189,7 @@ class Typed:
             completer=_completer(self._complete),
             complete_while_typing=False,
             reserve_space_for_menu=4,
-            prompt_continuation=MORE,
+            prompt_continuation=lambda width, line, wrapped: "" if wrapped else MORE,
             placeholder=FormattedText([("fg:ansibrightblack", PLACEHOLDER)]),
             enable_suspend=True,
             tempfile_suffix=".md",

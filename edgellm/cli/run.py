@@ -15,7 +15,7 @@ from edgellm.cli import options, sampling
 from edgellm.cli.output import answer_to
 from edgellm.cli.stats import stats_line
 from edgellm.core.errors import ConfigError
-from edgellm.core.results import Chunk, Completion
+from edgellm.core.results import Chunk, Completion, Logprobs, TokenLogprob
 
 JSON = {
     "text": "the answer",
@@ -24,6 +24,9 @@ JSON = {
     "stop": "the stop string that ended it, or null",
     "usage": "object: prompt_tokens, completion_tokens, cached_tokens, total_tokens",
     "timings": "object, in seconds: queue, prefill, decode, first_token",
+    "logprobs": "with --logprobs, as in OpenAI's chat completions: content (list of token, bytes, logprob, "
+    "top_logprobs); null without",
+    "prompt_logprobs": "with --prompt-logprobs: a list of the same entries, the first one null; null without",
     "seed": "gives the same answer again, together with the fingerprint",
     "fingerprint": "numerics version, hash of the model, type of the KV cache",
 }
@@ -118,9 +121,15 @@ def to_json(c: Completion) -> dict[str, object]:
         "stop": c.choices[0].stop,
         "usage": {**asdict(c.usage), "total_tokens": c.usage.total_tokens},
         "timings": asdict(c.timings),
+        "logprobs": None if c.logprobs is None else c.logprobs.chat(),
+        "prompt_logprobs": None if c.prompt_logprobs is None else [_entry(t) for t in c.prompt_logprobs],
         "seed": c.seed,
         "fingerprint": c.fingerprint,
     }
+
+
+def _entry(token: TokenLogprob | None) -> dict[str, object] | None:
+    return None if token is None else dict(Logprobs([token]).chat()["content"][0])
 
 
 def _refuse_prompt_as_model(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from edgellm.core.config import DEFAULTS, SamplingParams
+from edgellm.core.config import ALIASES, DEFAULTS, SamplingParams
 from edgellm.core.errors import ConfigError, RequestError
 
 MAX_IDS = 1 << 20
@@ -68,6 +68,11 @@ def _bias(text: str) -> tuple[int, float]:
     return int(text[:at]), float(text[at:])
 
 
+def _breaker(text: str) -> str:
+    """Text in which \\n and \\t are what they are in most languages."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
 def _switch(text: str) -> bool:
     if text.lower() in ("1", "true", "yes", "on"):
         return True
@@ -96,8 +101,8 @@ _ALL = (
     Option("dry_base", ("--dry-base",), float, "X", "DRY: growth of the penalty with the length"),
     Option("dry_allowed_length", ("--dry-allowed-length",), int, "N", "DRY: lengths up to N are free"),
     Option("dry_penalty_last_n", ("--dry-penalty-last-n",), int, "N", "DRY: how many recent tokens count; -1 = all"),
-    Option("dry_sequence_breakers", ("--dry-sequence-breaker",), str, "TEXT",
-           "DRY: sequences do not run past this text (repeatable)", ("dry_sequence_breakers",), many=True),
+    Option("dry_sequence_breakers", ("--dry-sequence-breaker",), _breaker, "TEXT",
+           "DRY: sequences do not run past this text (repeatable; none: there is no such text)", many=True),
     Option("dynatemp_range", ("--dynatemp-range",), float, "X", "temperature varies by X either way; 0 = off"),
     Option("dynatemp_exponent", ("--dynatemp-exp",), float, "X", "exponent of the varying temperature"),
     Option("mirostat", ("--mirostat",), int, "N", "Mirostat version: 0 = off, 1 or 2"),
@@ -111,12 +116,14 @@ _ALL = (
     Option("ignore_eos", ("--ignore-eos",), _switch, None, "go on when the model ends its turn"),
     Option("logit_bias", ("-l", "--logit-bias"), _bias, "ID(+/-)BIAS",
            "change a token's logit: 15043+1; 15043-inf bans it (repeatable)", many=True),
-    Option("logprobs", ("--logprobs",), int, "N", "log-probabilities of the N likeliest tokens, with --json"),
+    Option("logprobs", ("--logprobs",), int, "N", "with --json: log-probabilities of the answer's tokens and N others"),
+    Option("prompt_logprobs", ("--prompt-logprobs",), int, "N", "with --json: the same for the prompt's tokens"),
 )  # fmt: skip
 
 _FIELDS = frozenset(f.name for f in fields(SamplingParams))
 OPTIONS = tuple(option for option in _ALL if option.field in _FIELDS)
 BY_WORD = {word: option for option in OPTIONS for word in option.words}
+BY_WORD.update({word: BY_WORD[field] for word, field in ALIASES.items() if field in BY_WORD})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +150,8 @@ def build(given: Mapping[str, Any]) -> SamplingParams:
     for o in OPTIONS:
         if o.field in values and o.unset is not None and values[o.field] == o.unset:
             del values[o.field]
+    if values.get("dry_sequence_breakers") == ["none"]:
+        values["dry_sequence_breakers"] = ()
     try:
         if isinstance(values.get("logit_bias"), list):
             values["logit_bias"] = {int(token): float(bias) for token, bias in values["logit_bias"]}

@@ -55,8 +55,8 @@ def names() -> list[str]:
 
 
 def path_of(name: str) -> Path:
-    """The file that a name means: a path if it looks like one, else a file in `folder`. Raises ConfigError."""
-    if name.endswith(SUFFIX) or "/" in name or os.sep in name or name.startswith("~"):
+    """The file that a name means: a path if it ends in SUFFIX, else a file in `folder`. Raises ConfigError."""
+    if name.endswith(SUFFIX):
         try:
             return Path(name).expanduser()
         except RuntimeError:
@@ -98,13 +98,14 @@ def save(session: Session, path: Path) -> None:
 def load(path: Path) -> Session:
     """Read a session. ConfigError says what is wrong with the file; nothing in it is taken on trust."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: it is no session")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        small = path.stat().st_size <= MAX_BYTES
+        document = json.loads(path.read_text(encoding="utf-8")) if small else None
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{path} is no session: {e}") from None
+    if not small:
+        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: it is no session")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ConfigError(f'{path} is no session: it must be a JSON object with "format": "{FORMAT}"')
     if document.get("version") != VERSION:

@@ -135,6 +135,22 @@ def test_bytes_that_are_not_text(cli: CLI, tiny: str) -> None:
     assert "what was piped in is not text in utf-8" in err
 
 
+def test_a_system_message_from_a_file(cli: CLI, tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "system.txt").write_text("Be kind.\n")
+    assert cli("chat", tiny, "-sysf", str(tmp_path / "system.txt"), stdin="/system\n").err == "Be kind.\n"
+
+
+def test_a_backslash_continues_a_message(cli: CLI, tiny: str) -> None:
+    fake = FakeBackend(saying("One.", "Two."))
+    result = cli("chat", tiny, *GREEDY, stdin="first\\\nsecond\n/show messages\n", fake=fake)
+    assert (result.out, result.err) == ("One.\n", ">>> first\n... second\n    One.\n")
+
+
+def test_what_a_model_writes_reaches_a_pipe_unchanged(cli: CLI, tiny: str) -> None:
+    text = "# **x**\n\x1b[31m`y`\r\n| a |\n"
+    assert cli("chat", tiny, *GREEDY, stdin="Hi\n", fake=FakeBackend(saying(text))).out == text + "\n"
+
+
 # -- on a terminal ---------------------------------------------------------------------------------------------
 
 
@@ -145,6 +161,7 @@ def test_typing_streaming_and_ctrl_d(terminal: Any, tiny: str, term: str) -> Non
     screen.wait_for(">>>")
     screen.type("Hi\r")
     screen.wait_for("Hello there.")
+    screen.wait_for("[13 tokens, ")
     screen.wait_for(">>>")
     screen.type("See you\r")
     screen.wait_for("Bye.")
@@ -239,3 +256,71 @@ def test_answers_piped_away_while_typing(terminal: Any, tiny: str, tmp_path: Pat
         assert screen.end() == 0
     assert (tmp_path / "answers.txt").read_text() == "Hello.\nAgain.\n"
     assert "Hello." not in screen.shown
+
+
+def test_simple_io_on_a_terminal(terminal: Any, tiny: str) -> None:
+    screen = terminal("chat", tiny, *GREEDY, "--simple-io", answers=("**Hello** \x1b[31mthere.", "Bye."))
+    screen.wait_for(">>> ")
+    screen.type("Hi\\\nmore\n")
+    screen.wait_for("**Hello** ␛[31mthere.")
+    screen.wait_for(">>> ")
+    screen.type("\x03")
+    screen.wait_for(">>> ")
+    screen.type("\x04")
+    assert screen.end() == 0
+    assert "tokens," not in screen.shown
+
+
+def test_markdown_on_a_terminal_and_without(terminal: Any, tiny: str) -> None:
+    screen = terminal("chat", tiny, *GREEDY, answers=("- **one**\n- two",))
+    screen.wait_for(">>>")
+    screen.type("Hi\r")
+    screen.wait_for("• one\n• two\n")
+    screen.wait_for(">>>")
+    screen.type("/set nomarkdown\r")
+    screen.wait_for("text is shown as it is")
+    screen.type("/regen\r")
+    screen.wait_for("- **one**\n- two\n")
+    screen.type("/bye\r")
+    assert screen.end() == 0
+    screen = terminal("chat", tiny, *GREEDY, "--no-markdown", answers=("- **one**",))
+    screen.wait_for(">>>")
+    screen.type("Hi\r")
+    screen.wait_for("- **one**\n")
+
+
+def test_undo_brings_the_message_back_for_editing(terminal: Any, tiny: str) -> None:
+    screen = terminal("chat", tiny, *GREEDY, answers=("One.", "Two."))
+    screen.wait_for(">>>")
+    screen.type("first\r")
+    screen.wait_for("One.")
+    screen.wait_for(">>>")
+    screen.type("/undo\r")
+    screen.wait_for("taken back")
+    screen.wait_for(">>> first")
+    screen.type("!\r")
+    screen.wait_for("Two.")
+    screen.wait_for(">>>")
+    screen.type("/show messages\r")
+    screen.wait_for(">>> first!")
+
+
+def test_history_outlives_the_chat(terminal: Any, tiny: str) -> None:
+    screen = terminal("chat", tiny, *GREEDY)
+    screen.wait_for(">>>")
+    screen.type("remember me\r")
+    screen.wait_for("Hello.")
+    screen.wait_for(">>>")
+    screen.type("/bye\r")
+    assert screen.end() == 0
+    screen = terminal("chat", tiny, *GREEDY, "--no-history")
+    screen.wait_for(">>>")
+    screen.type("\x1b[A")
+    screen.wait_for("/bye")
+    screen.type("\x1b[A")
+    screen.wait_for("ber me")  # only what differs is drawn
+    screen.type("\r")
+    screen.wait_for("Hello.")
+    screen.wait_for(">>>")
+    screen.type("/set history\r")
+    screen.wait_for("what you type is stored")

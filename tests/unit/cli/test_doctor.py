@@ -47,6 +47,7 @@ def test_for_machines(cli: CLI, machine: pytest.MonkeyPatch) -> None:
     assert (code, r["isa"], r["n_threads"], r["native"]) == (0, "avx2", 8, True)
     assert [level["name"] for level in r["isa_levels"]] == ["scalar", "avx2", "avx512_vnni"]
     assert "bandwidth" not in r
+    assert list(json.loads(cli("doctor", "--json").out)) == list(doctor.JSON)
     assert 0 < r["largest_model_tiles"] < r["memory_available"] <= r["memory_total"]
 
 

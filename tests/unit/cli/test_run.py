@@ -219,3 +219,37 @@ def test_batch_sizes(cli: CLI, tiny: str) -> None:
 def test_cache_types(cli: CLI, tiny: str) -> None:
     out = cli("run", tiny, "Hi", "-ctk", "f32", "-ctv", "f16", "-n", "1", "--json").out
     assert json.loads(out)["fingerprint"].endswith("-f32+f16")
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        ([], "• one and two\n"),
+        (["--no-markdown"], "- **one** and two\n"),
+        (["--simple-io"], "- **one** and two\n"),
+        (["--raw"], "- **one** and two\n"),
+    ],
+)
+def test_an_answer_on_a_terminal(terminal: Any, tiny: str, argv: list[str], shown: str) -> None:
+    screen = terminal("run", tiny, "Hi", *HELLO, *argv, answers=("- **one** and two",))
+    screen.wait_for(shown)
+    assert screen.end() == 0
+
+
+def test_json_has_the_documented_keys(cli: CLI, tiny: str) -> None:
+    from edgellm.cli import run
+
+    assert list(json.loads(cli("run", tiny, "Hi", "--json", fake=FakeBackend(saying("x"))).out)) == list(run.JSON)
+
+
+def test_log_probabilities_in_json(cli: CLI, tiny: str) -> None:
+    out = cli("run", tiny, "Hi", *HELLO, "--json", "--logprobs", "2", fake=FakeBackend(saying("Hey"))).out
+    content = json.loads(out)["logprobs"]["content"]
+    assert [t["token"] for t in content[:3]] == ["H", "e", "y"]
+    assert all(t["logprob"] <= 0 and len(t["top_logprobs"]) == 2 for t in content)
+    assert json.loads(out)["prompt_logprobs"] is None
+    out = cli("run", tiny, "Hi", *HELLO, "--json", "--prompt-logprobs", "1", fake=FakeBackend(saying("Hey"))).out
+    first, *rest = json.loads(out)["prompt_logprobs"]
+    assert first is None
+    assert all(t["logprob"] <= 0 for t in rest)
+    assert json.loads(out)["logprobs"] is None
