@@ -16,13 +16,14 @@ from edgellm.backends.select import select_backend
 from edgellm.chat.template import ChatTemplate
 from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
 from edgellm.core.env import MAX_THREADS
-from edgellm.core.errors import CapacityError, ConfigError, RequestError, TokenizerError
+from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
 from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
 from edgellm.gguf.reader import GGUFFile
+from edgellm.gguf.values import StringArray
 from edgellm.kvcache.table import ClassSpec
 from edgellm.models.plan import Plan
 from edgellm.models.spec import ModelInfo, load_plan
@@ -91,6 +92,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         undo.callback(file.close)
         plan, model = load_plan(file, strict=options.strict)
         tokenizer = Tokenizer.from_metadata(file.metadata)
+        _check_vocabulary(file, plan.n_vocab, options.strict)
         template = ChatTemplate.from_metadata(file.metadata)
         max_seqs = 8 if options.max_seqs is None else options.max_seqs
         n_ctx, n_pages, kv_bytes = _kv_budget(plan, options, max_seqs)
@@ -180,6 +182,30 @@ def _check_options(options: OpenOptions) -> None:
         raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
+
+
+_NO_TOKEN = (-1, 2**32 - 1)
+"""What converters write for a special token that a model has not."""
+
+
+def _check_vocabulary(file: GGUFFile, n_vocab: int, strict: bool) -> None:
+    """GGUFError (a warning unless strict) for tokens, or ids of special tokens, that the model has no rows for."""
+    problems = []
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray) and len(tokens) > n_vocab:
+        problems.append(f"tokenizer.ggml.tokens has {len(tokens)} entries, but token_embd.weight has {n_vocab} rows")
+    for key, value in file.metadata.items():
+        if not key.startswith("tokenizer.ggml.") or not key.endswith("_token_id") or value in _NO_TOKEN:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n_vocab:
+            problems.append(f"{key} is {value!r:.60}, expected a token id from 0 to {n_vocab - 1}")
+    if problems and strict:
+        raise GGUFError(
+            f"{file.path}: {'; '.join(problems[:4])}. Load it anyway with strict=False (--no-strict), which passes "
+            f"over these"
+        )
+    for problem in problems:
+        log.warning("%s: %s; passed over because strict is off", file.path, problem)
 
 
 def _sampling_defaults(file: GGUFFile) -> dict[str, float | int]:

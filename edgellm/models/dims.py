@@ -9,6 +9,7 @@ import numpy as np
 from edgellm.core.errors import UnsupportedModel
 from edgellm.models.build import Builder
 from edgellm.models.keys import MAX_LAYERS, Keys
+from edgellm.models.tables import PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +113,10 @@ def sqrt32(x: float) -> float:
 
 
 def rsqrt32(x: float) -> float:
-    """1 / sqrt(x), each step rounded to float32."""
+    """1 / sqrt(x), each step rounded to float32. PlanError unless x > 0."""
+    if not x > 0:
+        raise PlanError(
+            f"the attention scale is 1 / sqrt(size of a head), which is {x}: attention.head_count and "
+            f"embedding_length or attention.key_length say so"
+        )
     return float(np.float32(1.0) / np.sqrt(np.float32(x)))

@@ -340,7 +340,7 @@ class Tokenizer:
 
     def _size(self, metadata: Mapping[str, Any]) -> int:
         tokens = metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, Sequence):
+        if isinstance(tokens, Sequence) and not isinstance(tokens, str):
             return len(tokens)
         size = metadata.get(f"{metadata.get('general.architecture', '')}.vocab_size", 0)
         return size if isinstance(size, int) else 0

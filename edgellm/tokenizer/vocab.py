@@ -114,6 +114,8 @@ def read_strings(metadata: Metadata, key: str) -> list[str]:
         strings = value.to_list() if hasattr(value, "to_list") else list(value)
     except (GGUFError, TypeError) as e:
         raise TokenizerError(f"{key} is not a usable list of strings: {e}") from e
+    if isinstance(value, str):
+        raise TokenizerError(f"{key} is one string, expected a list of them")
     if strings and not isinstance(strings[0], str):
         raise TokenizerError(f"{key} holds {type(strings[0]).__name__} values, expected strings")
     return strings
@@ -151,7 +153,8 @@ def _array(metadata: Metadata, key: str, n: int, dtype: type[Any], default: floa
     array = np.asarray(value)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or len(array) < n:
         raise TokenizerError(f"{key} has shape {array.shape} and type {array.dtype}, expected {n} numbers")
-    return array[:n].astype(dtype)
+    with np.errstate(invalid="ignore"):  # numbers that are no types are types that are not known
+        return array[:n].astype(dtype)
 
 
 def _fill_in(metadata: Metadata, index: dict[str, int], control: NDArray[np.bool_]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Damaged files through all that edgellm does with one, in a child process: a fixed number of them, always the same ones.
+"""Damaged files through all that edgellm does with one, in a child process: always the same ones.
 
 The long run is `python scripts/fuzz.py files --count 200000`.
 """

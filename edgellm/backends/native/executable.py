@@ -12,7 +12,7 @@ from edgellm.backends.native.lower import Program, lower
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
 from edgellm.core.types import F32, Batch, Pick, RunOutput, StepOutput
-from edgellm.gguf.quantize import dequantize
+from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
 from edgellm.models.rope import RopeCache
@@ -124,6 +124,10 @@ class NativeExecutable:
 def _vector(file: GGUFFile, weight: Weight) -> F32:
     """A tensor as float32, flat."""
     info = file.tensors[weight.tensor]
+    if not can_dequantize(info.qtype):
+        raise UnsupportedModel(
+            f"{file.path}: {weight.tensor} has type {info.qtype}, which cannot be turned into numbers; expected F32"
+        )
     return np.ascontiguousarray(dequantize(file.read(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
 
 
