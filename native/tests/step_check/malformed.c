@@ -136,7 +136,7 @@ static void malformed_runs(el_engine *e) {
         el_run_spec run = {sizeof run, STEPS, 2, picks, ends, &halt, chosen, EDITS, row, token, rep, add};
         switch (random_below(17)) {
         case 0: run.size = odd_value(); break;
-        case 1: run.n_steps = random_below(2) ? random_below(STEPS + 1) : -odd_value(); break;
+        case 1: run.n_steps = random_below(2) ? random_below(STEPS + 1) : odd_value(); break;
         case 2: run.n_ends = random_below(4) - 1; break;
         case 3: run.picks = NULL; break;
         case 4: run.tokens = NULL; break;
@@ -148,9 +148,9 @@ static void malformed_runs(el_engine *e) {
             break;
         case 9: picks[random_below(SEQS)].n_generated = -1; break;
         case 10: b.top_k = random_below(6); break;
-        case 11: run.edit_room = random_below(2) ? random_below(EDITS) : -odd_value(); break;
+        case 11: run.edit_room = random_below(2) ? random_below(EDITS) : odd_value(); break;
         case 12: edits.n_bias = edits.n_ends = random_below(4) - 1; break;
-        case 13: edits.room = random_below(2) ? random_below(ROOM) : -odd_value(); break;
+        case 13: edits.room = random_below(2) ? random_below(ROOM) : odd_value(); break;
         case 14: edits.n_tokens = random_below(2) ? -1 : ROOM; break;
         case 15: edits.seen = NULL; break;
         default: b.n_rows = random_below(4); break;
