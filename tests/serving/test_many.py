@@ -98,7 +98,7 @@ def test_pythons_share_of_a_decode_step(open_llm: OpenLLM, options: dict[str, An
     object.__setattr__(engine.spec, "check", False)
     runner = Instant(64)
     engine._executable, engine._multi = runner, None
-    medians = []
+    medians, begin = [], time.perf_counter()
     for _ in range(5):
         runner.at.clear()
         llm.generate([1], max_tokens=1000, seed=1, **options)
@@ -108,4 +108,5 @@ def test_pythons_share_of_a_decode_step(open_llm: OpenLLM, options: dict[str, An
     stats = engine.stats
     assert stats.steps == stats.tokens == 5000
     assert stats.seconds_python > sum(medians) * 900
-    assert stats.seconds_native < stats.seconds_python
+    assert stats.seconds_native > 0
+    assert stats.seconds_python + stats.seconds_native < time.perf_counter() - begin
