@@ -27,7 +27,7 @@ Word = str | int
 
 _BATCH = 4096
 _CACHED_WORDS = 32_768
-_CACHED_LENGTH = 32
+_CACHED_LENGTH = 128
 _BY_HAND = 32_768  # characters: about what takes as long as building the library of a large vocabulary
 
 
@@ -75,17 +75,18 @@ class WordEncoder(ABC):
 
     def _look_up(self, words: list[Word]) -> Iterator[int]:
         cache = self._cache
-        unknown = [word for word in dict.fromkeys(words) if word not in cache]
+        unknown = set(words).difference(cache)
         if not unknown:
             return chain.from_iterable(map(cache.__getitem__, words))
         new: dict[Word, Sequence[int]] = {word: (word,) for word in unknown if isinstance(word, int)}
         texts = [word for word in unknown if isinstance(word, str)]
-        new.update(zip(texts, self._merge_all(texts), strict=True))
+        new.update(zip(texts, map(tuple, self._merge_all(texts)), strict=True))
         kept = {word: ids for word, ids in new.items() if isinstance(word, int) or len(word) <= _CACHED_LENGTH}
         if len(cache) + len(kept) > _CACHED_WORDS:
-            self._cache = kept
-        else:
-            cache.update(kept)
+            self._cache = {}  # for the texts to come; this one has its own still
+        cache.update(kept)
+        if len(kept) == len(new):
+            return chain.from_iterable(map(cache.__getitem__, words))
         return chain.from_iterable([new[word] if word in new else cache[word] for word in words])
 
     def _merge_all(self, words: list[str]) -> list[Sequence[int]]:
