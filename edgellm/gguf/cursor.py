@@ -15,7 +15,7 @@ from edgellm.gguf.values import DTYPES, Bytes, StringArray, Value, ValueType, sc
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 More = Callable[[int], Bytes]
-MAX_HEADER_BYTES = 1 << 26
+MAX_HEADER_BYTES = 1 << 25
 """Of metadata and tensor directory together; a vocabulary of 262,144 tokens takes 16 MiB."""
 _TYPES = tuple(ValueType)  # their ids are 0, 1, 2 ...
 
@@ -47,7 +47,10 @@ class Cursor:
         """Have the first n bytes of the file, which has that many, in `data`."""
         if n > MAX_HEADER_BYTES or self._more is None:
             self.fail(f"the header has more than {MAX_HEADER_BYTES >> 20} MiB; the file is damaged")
-        self.data = self._more(min(max(n, 4 * len(self.data)), self.end, MAX_HEADER_BYTES))
+        n = min(max(n, 4 * len(self.data)), self.end, MAX_HEADER_BYTES)
+        self.data = self.data[:0]  # not both at once
+        self.view = self.data.data
+        self.data = self._more(n)
         self.view = self.data.data
 
     def u32(self, what: str) -> int:

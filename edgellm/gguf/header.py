@@ -125,11 +125,14 @@ def _check_magic(cur: Cursor) -> int:
 def _what_is_it(head: bytes) -> str:
     """Says what a file that does not begin with GGUF's magic seems to be."""
     text = head.lstrip().lower()
-    old = {b"lmgg": "GGML", b"fmgg": "GGMF", b"tjgg": "GGJT", b"algg": "GGLA", b"GGML": "GGML"}
+    names = ("GGML", "GGMF", "GGJT", "GGLA")  # in the files mostly as a number, so backwards
+    old = {spelt.encode(): n for n in names for spelt in (n, n.lower(), n.lower()[::-1])}
     if text.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
         kind = "a web page (HTML): the link led to a page, a login or an error, not to the file"
     elif head[:4] in old:
         kind = f"a model in the {old[head[:4]]} format, which GGUF replaced in 2023: use a GGUF of this model"
+    elif head[:4] == b"FUGG":
+        kind = "a GGUF file with its bytes swapped, from a big-endian machine: use the little-endian file of this model"
     elif head.startswith(b"version https://git-lfs"):
         kind = "a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file"
     elif head[:4] == b"PK\x03\x04":

@@ -110,8 +110,8 @@ def load_plan(file: GGUFFile, *, strict: bool = True) -> Loaded:
     if not isinstance(arch, str):
         raise UnsupportedModel(f"{file.path}: metadata key 'general.architecture' is missing; this is not a model")
     kind = file.metadata.get("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModel(f"{file.path}: the file holds a {kind} (general.type), not a model by itself")
+    if not isinstance(kind, str) or kind != "model":
+        raise UnsupportedModel(f"{file.path}: the file holds a {kind!s:.60} (general.type), not a model by itself")
     family = family_of(arch)
     keys, builder = Keys(file.metadata, arch), Builder(file, arch)
     try:

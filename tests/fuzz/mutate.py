@@ -149,7 +149,8 @@ def key_added(rng: random.Random, image: Image) -> None:
     arch = image.find(b"general.architecture")
     name = rng.choice(GENERAL).encode()
     if arch is not None and rng.random() < 0.75:
-        name = b"%s.%s" % (bytes(image.keys[arch].value), rng.choice(EXTRA).encode())
+        value = image.keys[arch].value
+        name = b"%s.%s" % (value if isinstance(value, bytes) else b"llama", rng.choice(EXTRA).encode())
     kind = rng.choice((4, 4, 4, 5, 6, 6, 7, STRING, 10, ARRAY))
     if kind == ARRAY:
         element = rng.choice((4, 5, 6, 7, STRING))

@@ -97,6 +97,7 @@ NO_MODEL: list[tuple[str, Callable[[], Image], Damage, type[ModelError], str]] =
     ("architecture a number", llama, put("general.architecture", 7), UnsupportedModel, "'general.architecture'"),
     ("unknown architecture", llama, put("general.architecture", b"x", STRING), UnsupportedModel, "architecture 'x'"),
     ("a projector", llama, put("general.type", b"mmproj", STRING), UnsupportedModel, "mmproj (general.type)"),
+    ("type an array", llama, put("general.type", [1, 2], ARRAY, U32), UnsupportedModel, "[1 2] (general.type)"),
     # required hyper-parameters: missing, zero, absurd, of another type
     *[
         (f"no {k}", llama, drop(f"llama.{k}"), UnsupportedModel, f"'llama.{k}' is missing")

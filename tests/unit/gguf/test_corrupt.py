@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,10 @@ def test_the_builder_makes_sound_files(tmp_path: Path) -> None:
         (b"fmgg" + bytes(20), "a model in the GGMF format"),
         (b"tjgg" + bytes(20), "a model in the GGJT format"),
         (b"algg" + bytes(20), "a model in the GGLA format"),
+        (b"ggml" + bytes(20), "a model in the GGML format"),
+        (b"ggmf" + bytes(20), "a model in the GGMF format"),
+        (b"ggjt" + bytes(20), "a model in the GGJT format"),
+        (b"FUGG" + bytes(20), "from a big-endian machine"),
         (b"version https://git-lfs.github.com/spec/v1", "a Git LFS pointer"),
         (b"PK\x03\x04rest", "a zip archive"),
         (b"\x1f\x8b\x08\x00", "a compressed file"),
@@ -260,6 +265,39 @@ def test_nothing_large_is_allocated_for_a_lie(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 1 << 20
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such files take their whole size there")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        gguf([kv("a", 8, struct.pack("<Q", 1 << 30))]),
+        gguf([array("a", 4, 1 << 28)]),
+        gguf([array("a", 0, 1 << 33)]),
+        gguf([array("a", 8, 1 << 24, struct.pack("<Q", 1 << 30))]),
+        gguf(
+            [array("a", 8, 9, b"".join(struct.pack("<Q", 5) + b"zeros" for _ in range(8)) + struct.pack("<Q", 1 << 31))]
+        ),
+        gguf(n_keys=3),
+        gguf(n_tensors=2),
+    ],
+)
+def test_a_file_of_holes_fills_no_memory(tmp_path: Path, raw: bytes) -> None:
+    """Gigabytes that take no room on the disk make room for any length that a header may claim."""
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(raw)
+    with open(path, "r+b") as f:
+        f.truncate(1 << 35)
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        with pytest.raises(GGUFError, match=r"header has more than 32 MiB|empty|plausible|dims"):
+            GGUFFile(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < 1.0
+    assert peak < 64 << 20
 
 
 def read_everything(path: Path) -> None:

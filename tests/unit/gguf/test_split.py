@@ -69,6 +69,13 @@ def test_missing_shards_are_named(paths: list[Path]) -> None:
         GGUFFile(paths[2])
 
 
+def test_a_folder_with_a_part_missing(paths: list[Path]) -> None:
+    for gone in paths[:2]:
+        gone.unlink()
+        with pytest.raises(GGUFError, match=rf"missing in .*: .*{gone.name}"):
+            GGUFFile(paths[0].parent)
+
+
 def test_swapped_shards_are_named(paths: list[Path]) -> None:
     other = paths[1].with_name("x")
     paths[1].rename(other)
