@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -160,6 +161,7 @@ def _info(file: GGUFFile, keys: Keys, plan: Plan, deviations: tuple[str, ...]) -
     )
 
 
+@functools.cache
 def _modules() -> tuple[str, ...]:
     return tuple(m.name for m in pkgutil.iter_modules(families.__path__))
 
