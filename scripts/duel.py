@@ -97,7 +97,7 @@ class Llama(Runtime):
         return float(json.loads(output([*argv, *self.flags]))[-1]["avg_ts"])
 
     def _parallel(self, model: Path, test: Test, threads: int) -> float:
-        flags = ["--no-repack"] if ("--repack", "0") == self.flags[:2] else []
+        flags = ["--no-repack"] if self.flags[:2] == ("--repack", "0") else []
         prompt, context = max(test.depth, 1), test.n * (max(test.depth, 1) + GENERATED + 8)
         argv = [str(self.folder / "llama-batched-bench"), "-m", str(model), "-c", str(context), "-t", str(threads)]
         argv += ["-npp", str(prompt), "-ntg", str(GENERATED), "-npl", str(test.n), "--output-format", "jsonl"]
