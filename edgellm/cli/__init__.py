@@ -6,7 +6,7 @@ Tokens and results go to stdout, everything else to stderr. Exit codes: 0 done, 
 from __future__ import annotations
 
 import argparse
-import difflib
+import gc
 import os
 import sys
 from importlib import import_module
@@ -99,8 +99,10 @@ class Parser(argparse.ArgumentParser):
         for text, options in HINTS.items():
             if unknown in options.split():
                 return f"\n{unknown}: {text}"
+        from difflib import get_close_matches
+
         known = [option for option in self._option_string_actions if option.startswith("--")]
-        near = difflib.get_close_matches(unknown, known, n=1, cutoff=0.6) if len(unknown) > 2 else []
+        near = get_close_matches(unknown, known, n=1, cutoff=0.6) if len(unknown) > 2 else []
         return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -130,6 +132,8 @@ def command_parser(name: str) -> Parser:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line (sys.argv by default); returns the exit code, whatever happens."""
     args = list(sys.argv[1:] if argv is None else argv)
+    collects = gc.isenabled()
+    gc.disable()  # what is imported stays: looking through it again and again takes a tenth of the start
     try:
         code = _run(args)
         sys.stdout.flush()  # so that a reader who has gone is noticed here, not at exit
@@ -149,6 +153,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"edgellm: cannot write the output: {e.strerror or e}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _run(args: list[str]) -> int:
@@ -163,11 +170,15 @@ def _run(args: list[str]) -> int:
     _prepare_streams()
     log.show(env.LOG.get() or "warning")
     parsed = command_parser(name).parse_intermixed_args(args[1:])
+    if name not in ("chat", "run", "bench"):  # they enable it when the model is open
+        gc.enable()
     return int(parsed.run(parsed))
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], n=1, cutoff=0.6)
+    from difflib import get_close_matches  # not needed for a command that is spelt right
+
+    near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1, cutoff=0.6)
     if near:
         return f"unknown command {name!r}; did you mean {near[0]}?"
     if ":" in name or name.lower().endswith(".gguf") or os.path.exists(name):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             n_batch=options.ubatch(args),
         ),
     )
+    gc.enable()  # see cli.main
     try:
         for case in cases:
             _check_room(loaded, case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,7 +121,7 @@ def open_llm(args: argparse.Namespace) -> LLM:
 
     path = find(args).path
     with Bars() as bars:
-        return LLM(
+        llm = LLM(
             path,
             n_ctx=args.ctx_size or None,
             n_threads=args.threads,
@@ -132,6 +133,8 @@ def open_llm(args: argparse.Namespace) -> LLM:
             n_batch=ubatch(args),
             progress=bars.load,
         )
+    gc.enable()  # see cli.main
+    return llm
 
 
 def read_text(path: str, *, whole: bool = False) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from edgellm.core.config import ALIASES, DEFAULTS, SamplingParams
 from edgellm.core.errors import ConfigError, RequestError
@@ -18,8 +18,7 @@ MAX_IDS = 1 << 20
 """Token ids that one option may list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """A field of SamplingParams on the command line.
 
     field: its name there. flags: as llama.cpp spells them where it has the option.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import re
@@ -121,8 +122,6 @@ def test_exit_codes_are_documented() -> None:
 def test_every_shape_of_json_is_documented(name: str) -> None:
     module = importlib.import_module(f"edgellm.cli.{COMMANDS[name].module}")
     has_json = "--json" in command_parser(name)._option_string_actions
-    if name in ("pull", "list", "rm"):
-        pytest.skip("documented beside these commands")
     assert has_json == hasattr(module, "JSON")
 
 
@@ -166,6 +165,29 @@ def test_an_answer_in_a_pipe_imports_no_terminal_libraries(tiny: str) -> None:
 def test_a_chat_in_a_pipe_imports_no_terminal_libraries(tiny: str) -> None:
     loaded = imported("chat", tiny, "-n", "1", stdin="Hi\n/bye\n", answers=("x",))
     assert loaded.isdisjoint({"rich", "prompt_toolkit", "pygments", "huggingface_hub", "asyncio"})
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["chta"], ["run", "nowhere:1b", "x"], ["list"]])
+def test_garbage_is_collected_as_before(cli: CLI, argv: list[str]) -> None:
+    assert gc.isenabled()
+    cli(*argv)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        cli("--help")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_garbage_is_collected_while_a_model_answers(cli: CLI, tiny: str) -> None:
+    seen: list[bool] = []
+    fake = FakeBackend(saying("x"), on_step=lambda batch: seen.append(gc.isenabled()))
+    for argv in (["run", tiny, "Hi"], ["bench", tiny, "-p", "4", "-n", "2", "-r", "1"]):
+        assert cli(*argv, fake=fake).code == 0
+    cli("chat", tiny, stdin="Hi\n", fake=fake)
+    assert seen
+    assert all(seen)
 
 
 def test_python_m_edgellm() -> None:
