@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 from types import TracebackType
@@ -375,9 +377,13 @@ class LLM:
     def _request(self, ids: list[int], params: SamplingParams, n: int, stream: bool) -> Request:
         if len(ids) > self._loaded.n_ctx:  # of a chat; other prompts have been checked
             raise ContextOverflow(len(ids), self._loaded.n_ctx)
+        resolved = params.resolved(self._loaded.sampling_defaults)
+        suppressed = self._loaded.tokenizer.suppressed_ids
+        if suppressed:  # the file's own list; a bias that the caller gives for one of them stands
+            resolved = replace(resolved, logit_bias={**dict.fromkeys(suppressed, -math.inf), **resolved.logit_bias})
         return Request(
             prompt=ids,
-            params=params.resolved(self._loaded.sampling_defaults),
+            params=resolved,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
             n=n,
             stream=stream,

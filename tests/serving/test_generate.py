@@ -342,6 +342,15 @@ def test_bias_bans_and_forces(llm: LLM) -> None:
     assert set(forced.token_ids) == {7}
 
 
+def test_tokens_that_the_file_suppresses_never_come(open_llm: OpenLLM, tmp_path: Path) -> None:
+    best = greedy_chain([1], 1)[0]
+    llm = open_llm(path=write_tiny(tmp_path / "s.gguf", **{"tokenizer.ggml.suppress_tokens": [best, 3]}))
+    row = chain_logits(chain_of([1]), N_VOCAB).copy()
+    row[[best, 3]] = -math.inf
+    assert llm.generate([1], temperature=0, max_tokens=1).token_ids == [int(row.argmax())]
+    assert llm.generate([1], temperature=0, max_tokens=1, logit_bias={best: 0.0}).token_ids == [best]
+
+
 def test_a_banned_end_never_comes(open_llm: OpenLLM) -> None:
     llm = open_llm(FakeBackend(lambda past: END))
     c = llm.generate([1], temperature=1, logit_bias={END: -math.inf}, seed=1)
