@@ -62,6 +62,7 @@ class Repl:
         self.markdown, self.wrap, self.stats = not simple, not simple, ""
         self._typed, self._simple = typed, simple
         self._failed = False
+        self._noted: set[str] = set()
         self._metadata: Mapping[str, Any] | None = None
         self._reader: Reader | None = None
         self.llm = llm
@@ -105,6 +106,10 @@ class Repl:
                 self.say("/clear starts a new conversation.")
         if said:
             self.messages.append({"role": "assistant", "content": "".join(said)})
+        for note in () if done is None else done.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._whisper(f"({note})")
         if done is not None and done.finish_reason == "length":
             self.say(f"[{FULL}]" if done.usage.total_tokens >= self.llm.info.n_ctx else "[cut at -n tokens]")
         if done is not None and self.stats:

@@ -24,6 +24,7 @@ JSON = {
     "stop": "the stop string that ended it, or null",
     "usage": "object: prompt_tokens, completion_tokens, cached_tokens, total_tokens",
     "timings": "object, in seconds: queue, prefill, decode, first_token",
+    "notes": "list: what was changed in the messages to suit the model's chat template",
     "logprobs": "with --logprobs, as in OpenAI's chat completions: content (list of token, bytes, logprob, "
     "top_logprobs); null without",
     "prompt_logprobs": "with --prompt-logprobs: a list of the same entries, the first one null; null without",
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if completion is not None and args.json:
         print(json.dumps(to_json(completion)))
     if completion is not None and args.verbose:
-        print(stats_line(completion), file=sys.stderr)
+        for line in (*completion.notes, stats_line(completion)):
+            print(line, file=sys.stderr)
     return 0
 
 
@@ -121,6 +123,7 @@ def to_json(c: Completion) -> dict[str, object]:
         "stop": c.choices[0].stop,
         "usage": {**asdict(c.usage), "total_tokens": c.usage.total_tokens},
         "timings": asdict(c.timings),
+        "notes": list(c.notes),
         "logprobs": None if c.logprobs is None else c.logprobs.chat(),
         "prompt_logprobs": None if c.prompt_logprobs is None else [_entry(t) for t in c.prompt_logprobs],
         "seed": c.seed,

@@ -151,6 +151,18 @@ def test_what_a_model_writes_reaches_a_pipe_unchanged(cli: CLI, tiny: str) -> No
     assert cli("chat", tiny, *GREEDY, stdin="Hi\n", fake=FakeBackend(saying(text))).out == text + "\n"
 
 
+def test_what_the_template_cannot_express_is_said_once(cli: CLI, tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "<|im_start|>{{ m['role'] }}{{ m['content'] }}<|im_end|>{% endfor %}"
+    )
+    path = str(write_tiny(tmp_path / "plain.gguf", template=template))
+    result = cli("chat", path, *GREEDY, "-sys", "Be kind.", stdin="Hi\nAgain\n", fake=FakeBackend(saying("Ok.")))
+    assert (result.code, result.out) == (0, "Ok.\nOk.\n")
+    assert len(result.err.splitlines()) == 1
+    assert "system" in result.err
+
+
 # -- on a terminal ---------------------------------------------------------------------------------------------
 
 
