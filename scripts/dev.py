@@ -362,8 +362,9 @@ def verb_check(args: list[str]) -> int:
         sources = c_files()
 
         def warnings_are_errors() -> None:
-            options = ("-DCMAKE_BUILD_TYPE=Release", "-DEDGELLM_WERROR=ON", "-DEDGELLM_BUILD_EMULATED=AUTO")
-            compile_native("werror", ["edgellm", "edgellm_for_tests"], *options)
+            # -O1 sees what -O3 sees but for a few warnings, in a third of the time.
+            options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG", "-DEDGELLM_WERROR=ON")
+            compile_native("werror", ["edgellm", "edgellm_tests"], *options)
 
         checks: list[tuple[str, Callable[[], object]]] = [
             ("ruff format", lambda: quiet([PYTHON, "-m", "ruff", "format", "--check", "."], again)),
