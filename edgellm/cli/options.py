@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgellm import hub
 from edgellm.cli.progress import Bars
 from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edgellm.hub import ResolvedModel
     from edgellm.llm import LLM
 
 KV_TYPES = ("f16", "f32")
@@ -106,11 +106,20 @@ def model_name(args: argparse.Namespace) -> str:
     """The chosen model: option, positional, or the catalogue's default."""
     if args.model_flag is not None and args.model is not None:
         raise ConfigError("give the model once: as an argument or with -m")
-    return args.model_flag or args.model or hub.default_model()
+    return args.model_flag or args.model or default_model()
 
 
-def find(args: argparse.Namespace) -> hub.ResolvedModel:
+def default_model() -> str:
+    """The catalogue's default."""
+    from edgellm import hub  # brings NumPy: help and wrong usage do without
+
+    return hub.default_model()
+
+
+def find(args: argparse.Namespace) -> ResolvedModel:
     """Find the chosen model; downloads it, with a progress bar, when it is in the catalogue but not here."""
+    from edgellm import hub
+
     with Bars() as bars:
         return hub.resolve(model_name(args), offline=args.offline, progress=bars.download)
 
@@ -170,7 +179,7 @@ def base_text(name: str) -> str:
     return (
         f"{name} is a base model: it continues text and was not trained to answer.\n"
         f"  continue a text:    edgellm run --raw {name} 'Once upon a time'\n"
-        f"  chat with a model:  edgellm chat {hub.default_model()}"
+        f"  chat with a model:  edgellm chat {default_model()}"
     )
 
 

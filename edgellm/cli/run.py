@@ -10,7 +10,6 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict
 
-from edgellm import hub
 from edgellm.cli import options, sampling
 from edgellm.cli.output import answer_to
 from edgellm.cli.stats import stats_line
@@ -141,5 +140,5 @@ def _refuse_prompt_as_model(args: argparse.Namespace) -> None:
     if args.model_flag is None and first is not None and " " in first.strip() and not os.path.exists(first):
         raise ConfigError(
             f"{first!r:.80} is where the model belongs: the prompt comes second, as in\n"
-            f"  edgellm run {hub.default_model()} {first!r:.60}"
+            f"  edgellm run {options.default_model()} {first!r:.60}"
         )

@@ -151,7 +151,19 @@ def imported(*argv: str, stdin: str = "", **options: Any) -> set[str]:
     return set(line.split()[1:])
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["chta"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["chta"],
+        ["run", "--help"],
+        ["chat", "--help"],
+        ["tokenize", "--help"],
+        ["run", "--tempp", "1"],
+        ["chat", "--temp", "hot"],
+    ],
+)
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     assert imported(*argv) == set()
 
