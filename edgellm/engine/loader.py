@@ -195,10 +195,11 @@ def _check_vocabulary(file: GGUFFile, n_vocab: int, strict: bool) -> None:
     if isinstance(tokens, StringArray) and len(tokens) > n_vocab:
         problems.append(f"tokenizer.ggml.tokens has {len(tokens)} entries, but token_embd.weight has {n_vocab} rows")
     for key, value in file.metadata.items():
-        if not key.startswith("tokenizer.ggml.") or not key.endswith("_token_id") or value in _NO_TOKEN:
+        if not key.startswith("tokenizer.ggml.") or not key.endswith("_token_id"):
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n_vocab:
-            problems.append(f"{key} is {value!r:.60}, expected a token id from 0 to {n_vocab - 1}")
+        if isinstance(value, int) and not isinstance(value, bool) and (0 <= value < n_vocab or value in _NO_TOKEN):
+            continue
+        problems.append(f"{key} is {value!r:.60}, expected a token id from 0 to {n_vocab - 1}")
     if problems and strict:
         raise GGUFError(
             f"{file.path}: {'; '.join(problems[:4])}. Load it anyway with strict=False (--no-strict), which passes "

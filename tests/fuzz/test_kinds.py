@@ -176,6 +176,8 @@ NO_MODEL: list[tuple[str, Callable[[], Image], Damage, type[ModelError], str]] =
         for k in ("bos", "eos", "eot", "padding", "fim_pre")
     ],
     ("eos text", llama, put("tokenizer.ggml.eos_token_id", b"2", STRING), GGUFError, "eos_token_id is '2'"),
+    ("eos a list", llama, put("tokenizer.ggml.eos_token_id", [2, 3], ARRAY, U32), GGUFError, "eos_token_id is array"),
+    ("eos true", llama, put("tokenizer.ggml.eos_token_id", 1, BOOL), GGUFError, "eos_token_id is True"),
     ("eos negative", llama, put("tokenizer.ggml.eos_token_id", -5, I32), GGUFError, "eos_token_id is -5"),
 ]  # fmt: skip
 
