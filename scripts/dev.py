@@ -34,6 +34,8 @@ MIN_PYTHON = (3, 10)
 MIN_CMAKE = (3, 20)
 TEST_MODELS = ("smollm2:135m", "gemma3:270m-base")
 NINJA_PROGRESS = re.compile(r"\[\d+/\d+\] ")
+FIRST_HALF = ("invariance", "kernels", "native", "parity", "real", "serving")
+"""Folders of tests/ that take as long as all others together."""
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 
 
@@ -346,7 +348,29 @@ def verb_test(args: list[str]) -> int:
                 "Without network: make test ARGS=--no-models; tests on real models are then skipped.\n"
                 "With the files elsewhere: EDGELLM_TEST_MODELS=/folder make test"
             )
-    return hand_over([PYTHON, "-m", "pytest", "-q", *args])
+    if args:
+        return hand_over([PYTHON, "-m", "pytest", "-q", *args])
+    return in_two_halves()
+
+
+def in_two_halves() -> int:
+    """Run all tests in two processes, since most use one core: those of FIRST_HALF, and all others."""
+    tests = ROOT / "tests"
+    folders = sorted(p.name for p in tests.iterdir() if any(p.rglob("test_*.py")))
+    halves = ([f for f in folders if f in FIRST_HALF], [f for f in folders if f not in FIRST_HALF])
+    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    log = BUILD / "tests.log"
+    with open(log, "w") as file:
+        argvs = [[str(c) for c in [*command, *(tests / f for f in half)]] for half in halves]
+        other = subprocess.Popen(argvs[1], cwd=ROOT, env=environment(), stdout=file, stderr=subprocess.STDOUT)
+        try:
+            first = subprocess.run(argvs[0], cwd=ROOT, env=environment()).returncode
+            second = other.wait()
+        except BaseException:
+            other.kill()
+            raise
+    print(log.read_text(errors="replace"), flush=True)
+    return first or second
 
 
 def c_files() -> list[Path]:

@@ -113,8 +113,9 @@ def test_an_interrupt_stops_the_answer_only(chat: Chat) -> None:
     screen.press("C-c")
     screen.wait_for("Ctrl-D or /bye leaves")
     screen.type("not sent")
+    screen.wait_for("not sent")
     screen.press("C-c")
-    screen.prompt()
+    screen.wait_for("Send a message", times=2)
     screen.press("C-d")
     screen.wait_for("ended with 0")
 
