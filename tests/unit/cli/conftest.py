@@ -143,7 +143,7 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def wait_for(self, text: str, timeout: float = 20.0) -> str:
+    def wait_for(self, text: str, timeout: float = 60.0) -> str:
         """Reads until `text` appears after what was waited for before; returns what came before it."""
         deadline = time.monotonic() + timeout
         while (i := self.shown.find(text, self._at)) < 0:

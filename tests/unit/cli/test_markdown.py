@@ -6,7 +6,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgellm.cli import rendering
@@ -217,6 +217,7 @@ def test_pieces_of_any_size_give_the_same(step: int) -> None:
     assert render(text, step=step, wrap=False) is not None
 
 
+@example("#  1", 1)
 @given(st.text(alphabet="ab |-*`#>1.\n\t", max_size=120), st.integers(1, 9))
 def test_any_text_in_any_pieces(text: str, step: int) -> None:
     assert plain(text, step=step) == plain(text)
