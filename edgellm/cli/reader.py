@@ -6,7 +6,11 @@ and is never read as a command.
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -108,10 +112,11 @@ class Lines:
     def _lines(self) -> Iterator[str]:
         try:
             while True:
-                if self._prompt:
-                    sys.stderr.write(PROMPT)
-                    sys.stderr.flush()
                 try:
+                    if self._prompt:
+                        sys.stderr.write(PROMPT)
+                        sys.stderr.flush()
+                        _wait_for_input()
                     line = sys.stdin.readline() if sys.stdin is not None else ""
                 except KeyboardInterrupt:
                     if not self._prompt:
@@ -123,6 +128,22 @@ class Lines:
                 yield line
         except UnicodeDecodeError as e:
             raise ConfigError(f"what was piped in is not text in {e.encoding}: {e.reason}") from None
+
+
+def _wait_for_input() -> None:
+    """Return once a line can be read. KeyboardInterrupt, also for a Ctrl-C that comes just before the wait: without
+    the pipe it would be seen after the next line only."""
+    if sys.platform == "win32" or sys.stdin is None or threading.current_thread() is not threading.main_thread():
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing)
+    try:
+        select.select([sys.stdin, reading], [], [])
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 class Typed:

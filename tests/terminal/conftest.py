@@ -20,11 +20,15 @@ class Tmux:
     """One window of a tmux server of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._tmux = [str(shutil.which("tmux")), "-S", str(folder / "tmux"), "-f", "/dev/null"]
-        self._folder = folder
+        self._folder, self._servers = folder, 0
+        self._tmux: list[str] = []
 
     def start(self, argv: list[str], columns: int, rows: int, **variables: str) -> None:
         """Run a program; the window stays when it ends and then says "ended with CODE"."""
+        # A server that is ending still holds its socket for a moment: each has its own.
+        self._servers += 1
+        socket = self._folder / f"tmux{self._servers}"
+        self._tmux = [str(shutil.which("tmux")), "-S", str(socket), "-f", "/dev/null"]
         script = self._folder / "start.sh"
         script.write_text(f'trap : INT\n{shlex.join(argv)}\necho "ended with $?"\nsleep 1000\n', encoding="utf-8")
         settings = environment(TERM="screen-256color", LC_ALL="C.UTF-8", **variables)
@@ -80,7 +84,8 @@ class Tmux:
 
     def stop(self) -> None:
         """End everything."""
-        subprocess.run([*self._tmux, "kill-server"], capture_output=True)
+        if self._tmux:
+            subprocess.run([*self._tmux, "kill-server"], capture_output=True)
 
     def _run(self, *argv: str, text: str | None = None, env: dict[str, str] | None = None) -> str:
         done = subprocess.run([*self._tmux, *argv], input=text, capture_output=True, encoding="utf-8", env=env)
