@@ -55,7 +55,7 @@ class LLM:
     model: a path (file, any shard, or directory) or a catalogue name. It is downloaded when it has to be.
     n_ctx: context in tokens; None = what the model was trained for, or less if the KV memory holds less (said once).
     n_threads: None = one per physical core this process may use.
-    kv_type: element type of the KV cache, "f16" or "f32"; a pair means (K, V).
+    kv_type: format of the KV cache: f16, bf16, q8_0, q4_0, fp8_e4m3 (fp8), fp8_e5m2 or f32; a pair means (K, V).
     weights: "mmap" runs from the file, "tiles" repacks at load, "auto" = tiles where memory allows. Same bits.
     backend: "auto" | "native" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.

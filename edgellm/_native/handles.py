@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
+from edgellm.core.kv import KV_FORMATS
 from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
 
-KV_TYPES = {"f16": 0, "f32": 1}
 EL_E_UNSUPPORTED, EL_E_MEMORY = 2, 3
 MAX_STEPS = 64
 """Most steps of one `Engine.run`."""
@@ -475,14 +475,14 @@ def _c_config(c: EngineConfig, n_classes: int) -> tuple[Any, list[Any]]:
     if len(c.n_pages) != n_classes:
         raise ValueError(f"n_pages has {len(c.n_pages)} entries, expected one for each of {n_classes} cache classes")
     for name in (c.k_type, c.v_type):
-        if name not in KV_TYPES:
-            raise ValueError(f"kv type {name!r}, expected {' or '.join(KV_TYPES)}")
+        if name not in KV_FORMATS:
+            raise ValueError(f"kv type {name!r}, expected one of {', '.join(KV_FORMATS)}")
     n_pages = ffi.new("int32_t[]", list(c.n_pages) or [0])
     isa = ffi.new("char[]", c.isa.encode()) if c.isa else ffi.NULL
     config = ffi.new("el_config *")
     config.size = ffi.sizeof("el_config")
     config.n_threads, config.max_tokens, config.max_rows = c.n_threads, c.max_tokens, c.max_rows
     config.max_seqs, config.n_ctx = c.max_seqs, c.n_ctx
-    config.k_type, config.v_type = KV_TYPES[c.k_type], KV_TYPES[c.v_type]
+    config.k_type, config.v_type = KV_FORMATS[c.k_type].code, KV_FORMATS[c.v_type].code
     config.n_pages, config.isa = n_pages, isa
     return config, [n_pages, isa]

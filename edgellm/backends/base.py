@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from edgellm.core.types import Batch, StepOutput
+from edgellm.core.kv import KV_FORMATS
+from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
 
@@ -19,7 +20,7 @@ class BackendConfig:
 
     n_ctx: longest sequence. max_tokens: most tokens T in a step. max_rows: most output rows R in a step.
     max_seqs: most sequences S in a step. n_pages: pages per cache class (state classes: slots).
-    k_type, v_type: "f16" | "f32". weights: "mmap" | "tiles". isa: level name, None = best.
+    k_type, v_type: formats of core/kv.py. weights: "mmap" | "tiles". isa: level name, None = best.
     n_threads: None = automatic.
     """
 
@@ -83,13 +84,12 @@ class Backend(Protocol):
 
 def page_bytes(plan: Plan, cls: int, k_type: str, v_type: str) -> int:
     """Bytes one page of cache class `cls` takes over all its layers (state class: one sequence's slot)."""
-    size = {"f16": 2, "bf16": 2, "f32": 4}
     total = 0
     for layer in plan.caches[cls].layers:
         if plan.caches[cls].kind == "state":
             total += sum(4 * int(np.prod(s)) for s in layer.state)
         else:
-            total += 32 * layer.heads * layer.k_dim * size[k_type]
+            total += layer.heads * KV_FORMATS[k_type].n_bytes(layer.k_dim, PAGE_TOKENS)
             if plan.caches[cls].kind != "latent":
-                total += 32 * layer.heads * layer.v_dim * size[v_type]
+                total += layer.heads * KV_FORMATS[v_type].n_bytes(layer.v_dim, PAGE_TOKENS)
     return total

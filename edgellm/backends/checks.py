@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edgellm.backends.base import BackendConfig
 from edgellm.core.errors import ConfigError
+from edgellm.core.kv import KV_FORMATS
 from edgellm.core.types import I32, MAX_TOP_K, NO_PAGE, PAGE_TOKENS, Batch
 from edgellm.models.plan import Plan
 
@@ -24,8 +25,8 @@ def check_config(plan: Plan, config: BackendConfig) -> None:
             f"n_pages is {config.n_pages}, expected {len(plan.caches)} positive numbers, one for each cache class"
         )
     for name, value, allowed in (
-        ("k_type", config.k_type, ("f16", "f32")),
-        ("v_type", config.v_type, ("f16", "f32")),
+        ("k_type", config.k_type, tuple(KV_FORMATS)),
+        ("v_type", config.v_type, tuple(KV_FORMATS)),
         ("weights", config.weights, ("mmap", "tiles")),
     ):
         if value not in allowed:

@@ -16,6 +16,7 @@ from edgellm.cli import options
 from edgellm.cli.progress import Bars
 from edgellm.cli.verify import Report, verify
 from edgellm.core.errors import ConfigError, UnsupportedModel
+from edgellm.core.kv import kv_name
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import largest_tiled
 from edgellm.gguf.reader import GGUFFile
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"-c must be from 0 to {MAX_CTX}, found {args.ctx_size}")
     checked: Report | None = None
     with GGUFFile(options.find(args).path) as file:
-        report = collect(file, args.ctx_size or None, args.cache_type_k, args.cache_type_v)
+        report = collect(file, args.ctx_size or None, kv_name(args.cache_type_k), kv_name(args.cache_type_v))
         if args.verify:
             with Bars() as bars:
                 checked = verify(file, bars.work)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from edgellm.cli.progress import Bars
 from edgellm.core.errors import ConfigError
+from edgellm.core.kv import KV_NAMES
 
 if TYPE_CHECKING:
     from edgellm.hub import ResolvedModel
     from edgellm.llm import LLM
-
-KV_TYPES = ("f16", "f32")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +47,11 @@ def add_cache_types(group: argparse._ActionsContainer) -> None:
     """-ctk and -ctv."""
     for flag, name in (("-ctk", "k"), ("-ctv", "v")):
         group.add_argument(
-            flag, f"--cache-type-{name}", default="f16", choices=KV_TYPES, help=f"type of the {name.upper()} cache"
+            flag,
+            f"--cache-type-{name}",
+            default="f16",
+            choices=KV_NAMES,
+            help=f"format of the {name.upper()} cache (f16)",
         )
 
 

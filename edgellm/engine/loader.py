@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -17,6 +17,7 @@ from edgellm.chat.template import ChatTemplate
 from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
+from edgellm.core.kv import KV_FORMATS, KV_NAMES, kv_name, kv_pair_name
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("weights") and a fraction 0..1."""
-
-KV_TYPES = ("f16", "f32")
-"""Element types of the KV cache."""
 
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
@@ -86,7 +84,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
 
     Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
     """
-    _check_options(options)
+    options = _checked(options)
     with ExitStack() as undo:
         file = GGUFFile(path)
         undo.callback(file.close)
@@ -110,7 +108,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             isa=options.isa,
             n_threads=options.n_threads,
         )
-        kv_type = options.k_type if options.k_type == options.v_type else f"{options.k_type}+{options.v_type}"
+        kv_type = kv_pair_name(options.k_type, options.v_type)
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
         fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
         backend = select_backend(options.backend)
@@ -162,8 +160,9 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         return loaded
 
 
-def _check_options(options: OpenOptions) -> None:
-    """ConfigError for what no model could honour."""
+def _checked(options: OpenOptions) -> OpenOptions:
+    """The options with aliases resolved. ConfigError for what no model could honour."""
+    options = replace(options, k_type=kv_name(options.k_type), v_type=kv_name(options.v_type))
     for name, low, high in (
         ("n_ctx", 1, 1 << 24),
         ("n_threads", 1, MAX_THREADS),
@@ -175,13 +174,15 @@ def _check_options(options: OpenOptions) -> None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
             raise ConfigError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
     for kind in (options.k_type, options.v_type):
-        if kind not in KV_TYPES:
-            allowed = " or ".join(f'"{k}"' for k in KV_TYPES)
-            raise ConfigError(f"kv_type must be {allowed} (or a pair of them) in this release, found {kind!r:.80}")
+        if kind not in KV_FORMATS:
+            raise ConfigError(
+                f"kv_type must be one of {', '.join(KV_NAMES)}, or a pair of them for K and V, found {kind!r:.80}"
+            )
     if options.weights not in ("auto", "mmap", "tiles"):
         raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
+    return options
 
 
 _NO_TOKEN = (-1, 2**32 - 1)

@@ -52,8 +52,8 @@ static int32_t counts(const el_model *m, const el_config *c, el_error *err) {
         {"config: max_rows", c->max_rows, 1, 1 << 20},
         {"config: max_seqs", c->max_seqs, 1, 1 << 16},
         {"config: n_ctx", c->n_ctx, 1, 1 << 26},
-        {"config: k_type", c->k_type, EL_KV_F16, EL_KV_F32},
-        {"config: v_type", c->v_type, EL_KV_F16, EL_KV_F32},
+        {"config: k_type", c->k_type, 0, EL_KV_TYPES - 1},
+        {"config: v_type", c->v_type, 0, EL_KV_TYPES - 1},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         int32_t code = count(err, fields[i].field, fields[i].value, fields[i].low, fields[i].high);
@@ -178,8 +178,6 @@ static int32_t vectors_and_ropes(el_plan *p, const source *s) {
     return EL_OK;
 }
 
-static size_t element_bytes(int32_t type) { return type == EL_KV_F16 ? 2 : 4; }
-
 static int32_t caches(el_plan *p, const source *s) {
     for (int32_t i = 0; i < p->n_layers; i++) {
         const el_cache_layer *c = &s->model->cache_layers[i];
@@ -201,8 +199,8 @@ static int32_t caches(el_plan *p, const source *s) {
                            "cache_layers[%d]: layer %d of class %d, expected %d: numbers without gaps", i,
                            c->layer, c->cls, k->n_layers);
         }
-        size_t k_head = (size_t)c->k_dim * EL_PAGE_TOKENS * element_bytes(s->config->k_type);
-        size_t v_head = (size_t)c->v_dim * EL_PAGE_TOKENS * element_bytes(s->config->v_type);
+        size_t k_head = el_kv_head_bytes(s->config->k_type, c->k_dim);
+        size_t v_head = el_kv_head_bytes(s->config->v_type, c->v_dim);
         p->layers[i] = (el_layer){
             .cls = c->cls,
             .n_heads = c->n_heads,

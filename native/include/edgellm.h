@@ -57,8 +57,17 @@ enum el_qtype {
     EL_QTYPE_LIMIT = 64
 };
 
-/* KV cache element types. */
-enum el_kvtype { EL_KV_F16 = 0, EL_KV_F32 = 1 };
+/* Formats of the KV cache (kernels.h). */
+enum el_kvtype {
+    EL_KV_F16 = 0,
+    EL_KV_F32 = 1,
+    EL_KV_BF16 = 2,
+    EL_KV_Q8_0 = 3,
+    EL_KV_Q4_0 = 4,
+    EL_KV_FP8_E4M3 = 5,
+    EL_KV_FP8_E5M2 = 6,
+    EL_KV_TYPES = 7
+};
 
 /* Activations. As a gate: y = act(gate) * up. SWIGLU_OAI: gate = min(gate, 7), up = clamp(up, -7, 7),
  * y = gate * sigmoid(1.702 gate) * (up + 1). */
@@ -169,7 +178,7 @@ typedef struct el_rope {
     int32_t n_positions, n_rot;
 } el_rope;
 
-/* One layer's share of a page: K [G, k_dim, 32] then V [G, 32, v_dim]. */
+/* One layer's share of a page: K of G heads, then V of G heads, in the formats k_type and v_type. */
 typedef struct el_cache_layer {
     int32_t cls, layer, n_heads, k_dim, v_dim;
 } el_cache_layer;

@@ -130,9 +130,39 @@ typedef void el_dequant_fn(const void *row, int32_t k, float *y);
  * Attention. A segment is 256 consecutive absolute positions (8 pages); partial results of a segment are relative to the
  * segment's own maximum and are folded over segments in ascending order.
  *
- * Page of one kv head: K is [k_dim][32] (position is the fastest index), V is [32][v_dim], f16 or f32 elements.
+ * Page of one kv head. A format stores either single values or squares of 32 tokens x 32 dims with one bf16 scale for each
+ * token; dims past the head's last are zeros. Every format stands for float values, exactly:
+ *
+ *   format              K of a page                                V of a page                      value
+ *   f16 f32 bf16 e4m3   values [k_dim][32 tokens]                  values [32 tokens][v_dim]        what the bits say
+ *   e5m2
+ *   q8_0  squares of    int8 [8 quads of dims][32 tokens][4],      int8 [32 tokens][32 dims],       q * d
+ *         1088 bytes    bf16 d[32 tokens]                          bf16 d[32 tokens]
+ *   q4_0  squares of    u8 [16][32 tokens]: byte j has dim j low,  u8 [32 tokens][16], byte j the   (u - 8) * d
+ *         576 bytes     dim j + 16 high; bf16 d[32 tokens]         same; bf16 d[32 tokens]
+ *
+ * Storing rounds to nearest even. f16 and bf16 overflow to inf; e4m3 (largest 448) and e5m2 (largest 57344) saturate, but inf
+ * and nan stay what they are, in e4m3 nan. q8_0, with amax = the largest |x| of the square's 32 dims of the token:
+ *   amax not finite: q = 0, d = nan.  amax < 2^-120: q = 0, d = 0.  Otherwise d = amax / 127 rounded up to bf16,
+ *   q = rint(x * (1 / d)).
+ * q4_0 the same with d = amax / 8, negative unless some x is -amax, and u = min(rint(x * (1 / d)) + 8, 15).
  */
-enum { EL_ATTN_ROWS = 64, EL_SEG_PAGES = 8 };
+enum { EL_ATTN_ROWS = 64, EL_SEG_PAGES = 8, EL_SQUARE = 32 };
+
+/* Bytes of a square, of formats that store single values too. */
+static inline size_t el_kv_square_bytes(int32_t type) {
+    static const uint16_t bytes[EL_KV_TYPES] = {
+        [EL_KV_F16] = 2048, [EL_KV_F32] = 4096,      [EL_KV_BF16] = 2048,     [EL_KV_Q8_0] = 1088,
+        [EL_KV_Q4_0] = 576, [EL_KV_FP8_E4M3] = 1024, [EL_KV_FP8_E5M2] = 1024,
+    };
+    return bytes[type];
+}
+static inline int32_t el_kv_squares(int32_t dim) { return (dim + EL_SQUARE - 1) / EL_SQUARE; }
+/* Bytes of one head's K or V in a page, a multiple of 64. */
+static inline size_t el_kv_head_bytes(int32_t type, int32_t dim) {
+    const int32_t has_scales = type == EL_KV_Q8_0 || type == EL_KV_Q4_0;
+    return (size_t)(has_scales ? el_kv_squares(dim) * EL_SQUARE : dim) * el_kv_square_bytes(type) / EL_SQUARE;
+}
 
 typedef struct el_attn_segment {
     int32_t n_q;                /* query rows that share this kv head, 1..EL_ATTN_ROWS */
@@ -148,13 +178,17 @@ typedef struct el_attn_segment {
     void *scratch;              /* el_attn_scratch_bytes(k_dim, v_dim) bytes of this thread */
 } el_attn_segment;
 static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
-    return (size_t)(k_dim + v_dim) * 32 * 4 * EL_SEG_PAGES + (size_t)EL_ATTN_ROWS * 256 * 4 + 4096;
+    return (size_t)(k_dim + v_dim) * 32 * 4 * EL_SEG_PAGES + (size_t)EL_ATTN_ROWS * 256 * 4 + 4096 +
+           (size_t)el_kv_squares(k_dim) * EL_ATTN_ROWS * (2 * EL_SQUARE + 4);
 }
 
 /* For each row r with lo < hi, over positions p in [lo, hi):
  *   a = chain over e of q[e] * k[e][p];  s = a * scale;  softcap: s = softcap * tanh(s / softcap)
  *   m = max s;  w[p] = exp(s - m);  l = fold16 of w by p % 16 (unseen positions contribute nothing)
  *   o[d] = chain over p ascending of w[p] * v[p][d]
+ * With K in q8_0, a = chain over squares b of (f32)I * (dq * d[p]): the query's 32 dims of b as int8 with
+ * dq = amax / 127 and q = rint(x * (127 / amax)) (amax not finite: q = 0, dq = nan; below 2^-120: q = 0, dq = 0), I = their
+ * exact integer product with those of p.
  * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. Of zeros of
  * both signs the maximum, here and below, is the first. */
 typedef void el_attn_segment_fn(const el_attn_segment *a);
@@ -163,8 +197,7 @@ typedef void el_attn_segment_fn(const el_attn_segment *a);
  *   n = max(*M, m);  a = exp(*M - n);  b = exp(m - n);  *L = fma(l, b, *L * a);  O[d] = fma(o[d], b, O[d] * a);  *M = n */
 typedef void el_attn_fold_fn(float *M, float *L, float *O, float m, float l, const float *o, int32_t v_dim);
 
-/* Store one token's K ([k_dim] floats, any alignment) at slot pos (0..31) of a page's K: dst[e*32 + pos]. f16: round to
- * nearest even, overflow to inf. V: dst[pos*v_dim + d]. */
+/* Store one token's K or V (`dim` floats, any alignment) at slot 0..31 of a page's K or V. */
 typedef void el_kv_store_fn(const float *x, int32_t dim, int32_t slot, void *dst);
 
 /* ---------------------------------------------------------------------------------------------------------------
@@ -205,7 +238,7 @@ typedef struct el_kernels {
     el_quantize_fn *quantize[2]; /* by el_actfmt */
     el_attn_segment_fn *attn_segment;
     el_attn_fold_fn *attn_fold;
-    el_kv_store_fn *k_store[2], *v_store[2]; /* by el_kvtype */
+    el_kv_store_fn *k_store[EL_KV_TYPES], *v_store[EL_KV_TYPES];
     el_rms_norm_fn *rms_norm;
     el_layer_norm_fn *layer_norm;
     el_glu_fn *glu;

@@ -1,24 +1,53 @@
 /* One segment of attention, the fold of segments, and the stores into cache pages. */
 #include "fp.h"
+#include "kv_store.h"
 #include "scalar.h"
 
-/* Elements i .. i+n-1 of a page as floats. */
-static void load(const void *page, int32_t type, size_t i, int32_t n, float *out) {
-    if (type == EL_KV_F16) {
-        for (int32_t j = 0; j < n; j++) out[j] = el_f16_to_f32(((const uint16_t *)page)[i + (size_t)j]);
-    } else {
-        memcpy(out, (const float *)page + i, (size_t)n * sizeof(float));
+/* The value of K or V at token `slot` and dimension `dim` of a page. */
+static float value(const void *page, int32_t type, int32_t n_dims, int32_t is_k, int32_t slot, int32_t dim) {
+    const size_t i =
+        is_k ? (size_t)dim * EL_PAGE_TOKENS + (size_t)slot : (size_t)slot * (size_t)n_dims + (size_t)dim;
+    const int32_t e = dim % EL_SQUARE, low = e % 16;
+    const uint8_t *square = (const uint8_t *)page + (size_t)(dim / EL_SQUARE) * el_kv_square_bytes(type);
+    int32_t q;
+    switch (type) {
+    case EL_KV_F16: return el_f16_to_f32(((const uint16_t *)page)[i]);
+    case EL_KV_F32: return ((const float *)page)[i];
+    case EL_KV_BF16: return el_bf16_to_f32(((const uint16_t *)page)[i]);
+    case EL_KV_FP8_E4M3: return el_e4m3_to_f32(((const uint8_t *)page)[i]);
+    case EL_KV_FP8_E5M2: return el_e5m2_to_f32(((const uint8_t *)page)[i]);
+    case EL_KV_Q8_0:
+        q = (int8_t)square[is_k ? e / 4 * 128 + slot * 4 + e % 4 : slot * EL_SQUARE + e];
+        return (float)q * el_bf16_to_f32(((const uint16_t *)(square + 1024))[slot]);
+    default: /* Q4_0 */
+        q = square[is_k ? low * EL_PAGE_TOKENS + slot : slot * 16 + low] >> (e / 16 * 4) & 15;
+        return (float)(q - 8) * el_bf16_to_f32(((const uint16_t *)(square + 512))[slot]);
+    }
+}
+
+/* s[i] for the 32 slots of a page of q8_0. */
+static void dot_page_q8(const el_attn_segment *a, const float *q, const void *page, float s[EL_PAGE_TOKENS]) {
+    for (int i = 0; i < EL_PAGE_TOKENS; i++) s[i] = 0.0f;
+    for (int32_t b = 0; b < el_kv_squares(a->k_dim); b++) {
+        const uint8_t *square = (const uint8_t *)page + (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
+        const uint16_t *scales = (const uint16_t *)(square + 1024);
+        int8_t qq[EL_SQUARE];
+        const float d = el_kv_query(q + b * EL_SQUARE, el_kv_rest(a->k_dim, b), qq);
+        for (int i = 0; i < EL_PAGE_TOKENS; i++) {
+            int32_t sum = 0;
+            for (int e = 0; e < EL_SQUARE; e++) sum += qq[e] * (int8_t)square[e / 4 * 128 + i * 4 + e % 4];
+            s[i] = el_fma((float)sum, d * el_bf16_to_f32(scales[i]), s[i]);
+        }
     }
 }
 
 /* s[i] = chain over e of q[e] * k[e][i] for the 32 slots of a page; slots that the row does not see are computed as well, from
  * whatever the page holds, and ignored by the caller. */
 static void dot_page(const el_attn_segment *a, const float *q, const void *page, float s[EL_PAGE_TOKENS]) {
-    float k[EL_PAGE_TOKENS], acc[EL_PAGE_TOKENS] = {0};
+    float acc[EL_PAGE_TOKENS] = {0};
     for (int32_t e = 0; e < a->k_dim; e++) {
-        const float qe = q[e];
-        load(page, a->k_type, (size_t)e * EL_PAGE_TOKENS, EL_PAGE_TOKENS, k);
-        for (int i = 0; i < EL_PAGE_TOKENS; i++) acc[i] = el_fma(qe, k[i], acc[i]);
+        for (int i = 0; i < EL_PAGE_TOKENS; i++)
+            acc[i] = el_fma(q[e], value(page, a->k_type, a->k_dim, 1, i, e), acc[i]);
     }
     memcpy(s, acc, sizeof acc);
 }
@@ -28,7 +57,7 @@ static void attn_row(const el_attn_segment *a, const float *q, int32_t lo, int32
     float w[EL_SEGMENT], sums[16] = {0}, max = -el_float(0x7f800000u);
 
     for (int32_t page = lo / EL_PAGE_TOKENS; lo < hi && page * EL_PAGE_TOKENS < hi; page++) {
-        dot_page(a, q, a->k_pages[page], w + page * EL_PAGE_TOKENS);
+        (a->k_type == EL_KV_Q8_0 ? dot_page_q8 : dot_page)(a, q, a->k_pages[page], w + page * EL_PAGE_TOKENS);
     }
     for (int32_t p = lo; p < hi; p++) {
         float s = w[p] * a->scale;
@@ -44,12 +73,9 @@ static void attn_row(const el_attn_segment *a, const float *q, int32_t lo, int32
 
     for (int32_t d = 0; d < a->v_dim; d++) o[d] = 0.0f;
     for (int32_t p = lo; p < hi; p++) {
-        size_t row = (size_t)(p % EL_PAGE_TOKENS) * (size_t)a->v_dim;
-        for (int32_t d = 0; d < a->v_dim; d += 4) {
-            float v[4], next[4];
-            load(a->v_pages[p / EL_PAGE_TOKENS], a->v_type, row + (size_t)d, 4, v);
-            for (int i = 0; i < 4; i++) next[i] = el_fma(w[p], v[i], o[d + i]);
-            memcpy(o + d, next, sizeof next);
+        const void *page = a->v_pages[p / EL_PAGE_TOKENS];
+        for (int32_t d = 0; d < a->v_dim; d++) {
+            o[d] = el_fma(w[p], value(page, a->v_type, a->v_dim, 0, p % EL_PAGE_TOKENS, d), o[d]);
         }
     }
 }
@@ -98,4 +124,5 @@ void el_scalar_attention_kernels(el_kernels *table) {
     table->k_store[EL_KV_F32] = k_store_f32;
     table->v_store[EL_KV_F16] = v_store_f16;
     table->v_store[EL_KV_F32] = v_store_f32;
+    set_kv_stores(table);
 }

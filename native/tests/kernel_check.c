@@ -55,6 +55,7 @@ static const test TESTS[] = {
     {"mm.BF16.meaning", NULL, check_mm_meaning, EL_BF16, 1},
     {"mm.F32.meaning", NULL, check_mm_meaning, EL_F32, 1},
     {"attention.meaning", check_attn_meaning, NULL, 0, 1},
+    {"kv.meaning", check_kv_meaning, NULL, 0, 1},
     {"norms.meaning", check_norm_meaning, NULL, 0, 1},
     {"selection.meaning", check_selection_meaning, NULL, 0, 1},
     {"pack.Q8_0", NULL, check_pack, EL_Q8_0, 0},

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from edgellm.backends.base import BackendConfig
+from edgellm.backends.reference.kvformats import kept
 from edgellm.core.errors import UnsupportedModel
 from edgellm.core.types import F32, I32, PAGE_TOKENS
 from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import CacheClass, Plan, Weight
-
-_DTYPES: dict[str, type[np.floating]] = {"f16": np.float16, "f32": np.float32}
 
 
 class Weights:
@@ -65,31 +64,33 @@ def _fits(w: Weight, shape: tuple[int, ...]) -> bool:
 
 
 class PagedLayer:
-    """K and V of one layer: K [pages, G, Ek, 32], V [pages, G, 32, Ev]; a latent layer has K only."""
+    """K and V of one layer: K [pages, G, Ek, 32], V [pages, G, 32, Ev]; a latent layer has K only.
+
+    Kept as float32, rounded to what the formats of the configuration hold."""
 
     def __init__(self, cls: CacheClass, layer: int, n_pages: int, config: BackendConfig) -> None:
         self.spec, self.latent = cls.layers[layer], cls.kind == "latent"
         s = self.spec
-        self.k = np.zeros((n_pages, s.heads, s.k_dim, PAGE_TOKENS), _DTYPES[config.k_type])
+        self._k_type, self._v_type = config.k_type, config.v_type
+        self.k = np.zeros((n_pages, s.heads, s.k_dim, PAGE_TOKENS), np.float32)
         n_v = 0 if self.latent else n_pages
-        self.v = np.zeros((n_v, s.heads, PAGE_TOKENS, s.v_dim), _DTYPES[config.v_type])
+        self.v = np.zeros((n_v, s.heads, PAGE_TOKENS, s.v_dim), np.float32)
 
     def write(self, table: I32, positions: I32, k: F32, v: F32 | None) -> None:
-        """Store k [T, G * Ek] and v [T, G * Ev] of one sequence, rounded to the stored type (overflow: infinity)."""
+        """Store k [T, G * Ek] and v [T, G * Ev] of one sequence, rounded to the stored formats."""
         page, slot = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        with np.errstate(over="ignore"):
-            self.k[page, :, :, slot] = k.reshape(len(k), self.spec.heads, self.spec.k_dim)
-            if v is not None:
-                self.v[page, :, slot] = v.reshape(len(v), self.spec.heads, self.spec.v_dim)
+        self.k[page, :, :, slot] = kept(k.reshape(len(k), self.spec.heads, self.spec.k_dim), self._k_type)
+        if v is not None:
+            self.v[page, :, slot] = kept(v.reshape(len(v), self.spec.heads, self.spec.v_dim), self._v_type)
 
     def read(self, table: I32, first: int, last: int) -> tuple[F32, F32]:
         """k [N, G, Ek] and v [N, G, Ev] of positions first .. last of one sequence."""
         positions = np.arange(first, last + 1)
         page, slot = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        k = self.k[page, :, :, slot].astype(np.float32)
+        k = self.k[page, :, :, slot]
         if self.latent:
             return k, k[:, :, : self.spec.v_dim]
-        return k, self.v[page, :, slot].astype(np.float32)
+        return k, self.v[page, :, slot]
 
     def copy(self, src: int, dst: int) -> None:
         """Page dst becomes a copy of page src."""

@@ -5,8 +5,9 @@
  *   values   a tile is some query rows x 16 or 32 value dims; its sums run over the positions that all its
  *            rows see; those that only some of them see (the causal diagonal) come before and after, row by row
  *
- * Few rows (decode) read K and V where they lie. More rows (prefill) share a copy in float, 16 lanes to a
- * plane, small enough for the first level cache. Sums of positions that a row does not see may be computed,
+ * Few rows (decode) read f16 and f32 where they lie. More rows (prefill), and rows of the other formats, share
+ * a copy in float, 16 lanes to a plane, small enough for the first level cache. K in q8_0 is multiplied as
+ * integers (attention_q8.inl). Sums of positions that a row does not see may be computed,
  * but are never used. */
 
 enum {
@@ -29,8 +30,8 @@ typedef struct seg_block {
 /* The rows that see a position of the segment, cut into blocks of one tile each: rows cut[b]..cut[b+1]-1. */
 typedef struct seg_rows {
     int32_t n, n_blocks;
-    int32_t in_place; /* read K and V where they lie */
-    int32_t lanes;    /* of a tile */
+    int32_t k_in_place, v_in_place; /* read K, V where they lie */
+    int32_t lanes;                  /* of a tile */
     int32_t cut[EL_ATTN_ROWS + 1];
     int32_t lo[EL_ATTN_ROWS], hi[EL_ATTN_ROWS];
     const float *q[EL_ATTN_ROWS];
@@ -126,29 +127,19 @@ static int32_t seg_sees(const seg_rows *g, int32_t first, int32_t end, int32_t b
     return 0;
 }
 
-static size_t kv_bytes(int32_t type) { return type == EL_KV_F16 ? sizeof(uint16_t) : sizeof(float); }
-
-/* Copy n vectors of `lanes` (1..16) elements, stride elements apart, into a plane [n][16] of floats. */
-static void seg_plane(int32_t type, const void *from, size_t stride, int32_t lanes, int32_t n, float *to) {
-    if (type == EL_KV_F16) {
-        const uint16_t *h = from;
-        for (int32_t i = 0; i < n; i++, h += stride, to += 16) vf_store(to, vf_load_f16_some(h, lanes));
-    } else {
-        const float *f = from;
-        for (int32_t i = 0; i < n; i++, f += stride, to += 16) vf_store(to, vf_load_some(f, lanes));
-    }
-}
-
 /* What tiles read: `lanes` wide in a page of `type` from element `offset` on, vectors `stride` elements
  * apart, or a float copy in planes of `plane` elements; and what they prefetch meanwhile: as many bytes as
  * that is in the page, in page `next` (NULL: none) from element `part` on. */
 static seg_block seg_ahead(seg_block b, int32_t type, int32_t lanes, const void *next, size_t part) {
-    b.ahead = next ? (const char *)next + part * kv_bytes(type) : b.data;
-    b.ahead_step = (size_t)lanes * kv_bytes(type);
+    const size_t bytes = el_kv_square_bytes(type);
+    b.ahead = next ? (const char *)next + part * bytes / 1024 : b.data;
+    b.ahead_step = (size_t)lanes * bytes / 1024;
     return b;
 }
+static size_t value_bytes(int32_t type) { return type == EL_KV_F16 ? sizeof(uint16_t) : sizeof(float); }
 static seg_block seg_in_place(int32_t type, const void *page, size_t offset, size_t stride) {
-    return (seg_block){.data = (const char *)page + offset * kv_bytes(type), .stride = stride, .plane = 16};
+    return (seg_block){
+        .data = (const char *)page + offset * value_bytes(type), .stride = stride, .plane = 16};
 }
 static seg_block seg_copy(const float *copy, size_t plane) {
     return (seg_block){.data = (const char *)copy, .stride = 16, .plane = plane};
@@ -162,20 +153,19 @@ static seg_block seg_keys(const el_attn_segment *a, const seg_rows *g, int32_t p
     const size_t plane = (size_t)a->k_dim * 16;
     const void *next = page + 1 < EL_SEG_PAGES ? a->k_pages[page + 1] : NULL;
     seg_block k;
-    if (g->in_place) {
+    if (g->k_in_place) {
         k = seg_in_place(a->k_type, a->k_pages[page], (size_t)slot, PAGE);
     } else {
         k = seg_copy(copy, plane);
         for (int32_t i = 0; i < g->lanes; i += 16) {
-            const char *from = (const char *)a->k_pages[page] + (size_t)(slot + i) * kv_bytes(a->k_type);
-            seg_plane(a->k_type, from, PAGE, 16, a->k_dim, copy + (size_t)i / 16 * plane);
+            KV_PLANES[a->k_type].k(a->k_pages[page], a->k_dim, slot + i, copy + (size_t)i / 16 * plane);
         }
     }
     return seg_ahead(k, a->k_type, g->lanes, next ? next : g->first_v, (size_t)slot * (size_t)a->k_dim);
 }
 
 static void seg_scores(const el_attn_segment *a, const seg_rows *g, float *copy) {
-    tile_fn *const *tiles = tiles_of(g->in_place ? a->k_type : EL_KV_F32, g->lanes);
+    tile_fn *const *tiles = tiles_of(g->k_in_place ? a->k_type : EL_KV_F32, g->lanes);
     for (int32_t p = 0; p < SEG; p += g->lanes) {
         if (!seg_sees(g, 0, g->n, p, g->lanes)) continue;
         const seg_block k = seg_keys(a, g, p, copy);
@@ -188,6 +178,8 @@ static void seg_scores(const el_attn_segment *a, const seg_rows *g, float *copy)
         }
     }
 }
+
+#include "generic/attention_q8.inl"
 
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
@@ -231,9 +223,8 @@ static seg_block seg_value_dims(const el_attn_segment *a, const seg_rows *g, int
         for (int32_t p = begin; p < stop; p += PAGE) {
             if (!seg_sees(g, 0, g->n, p, PAGE)) continue;
             for (int32_t i = 0; i < lanes; i += 16) {
-                const char *from = (const char *)a->v_pages[p / PAGE] + (size_t)(d + i) * kv_bytes(a->v_type);
-                seg_plane(a->v_type, from, (size_t)a->v_dim, least(16, lanes - i), PAGE,
-                          copy + (size_t)i / 16 * plane + (size_t)(p - begin) * 16);
+                KV_PLANES[a->v_type].v(a->v_pages[p / PAGE], a->v_dim, d + i, least(16, lanes - i),
+                                       copy + (size_t)i / 16 * plane + (size_t)(p - begin) * 16);
             }
         }
     }
@@ -274,7 +265,7 @@ static void seg_continue(const seg_rows *g, int32_t first, int32_t end, int32_t 
 /* Value dims d..d+lanes-1 (lanes at most 16, or 32) over positions begin..stop-1. */
 static void seg_some_values(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
                             int32_t d, int32_t lanes, float *copy) {
-    const int32_t in_place = g->in_place && lanes >= 16, type = in_place ? a->v_type : EL_KV_F32;
+    const int32_t in_place = g->v_in_place && lanes >= 16, type = in_place ? a->v_type : EL_KV_F32;
     const seg_block v = seg_value_dims(a, g, begin, stop, d, lanes, in_place, copy);
     for (int32_t b = 0; b < g->n_blocks; b++) {
         const int32_t first = g->cut[b], end = g->cut[b + 1];
@@ -284,14 +275,14 @@ static void seg_some_values(const el_attn_segment *a, const seg_rows *g, int32_t
             o[i - first] = lanes < 16 ? part[i - first] : g->o[i] + d;
             if (lanes < 16) vf_store(part[i - first], vf_load_n(g->o[i] + d, lanes));
         }
-        seg_continue(g, first, end, begin, stop, tiles_of(type, most(lanes, 16)), &v, kv_bytes(type), o);
+        seg_continue(g, first, end, begin, stop, tiles_of(type, most(lanes, 16)), &v, value_bytes(type), o);
         for (int32_t i = first; i < end && lanes < 16; i++)
             vf_store_n(g->o[i] + d, vf_load(part[i - first]), lanes);
     }
 }
 
 static void seg_values(const el_attn_segment *a, const seg_rows *g, float *copy) {
-    const int32_t n = g->in_place ? PAGE : PV_CHUNK;
+    const int32_t n = g->v_in_place ? PAGE : PV_CHUNK;
     for (int32_t p = 0; p < SEG; p += n) {
         if (!seg_sees(g, 0, g->n, p, n)) continue;
         int32_t lanes = g->lanes;
@@ -322,7 +313,8 @@ static void attn_segment(const el_attn_segment *a) {
     }
     g.n_blocks = (g.n + VX_ROWS_16 - 1) / VX_ROWS_16;
     for (int32_t b = 0; b <= g.n_blocks && g.n > 0; b++) g.cut[b] = g.n * b / g.n_blocks;
-    g.in_place = g.n <= IN_PLACE_ROWS;
+    g.k_in_place = g.n <= IN_PLACE_ROWS && KV_PLANES[a->k_type].has_tiles;
+    g.v_in_place = g.n <= IN_PLACE_ROWS && KV_PLANES[a->v_type].has_tiles;
     g.lanes = (g.n_blocks == 1 ? g.n : VX_ROWS_16) <= VX_ROWS_32 ? 32 : 16;
 
     g.first_v = NULL;
@@ -330,7 +322,11 @@ static void attn_segment(const el_attn_segment *a) {
         if (seg_sees(&g, 0, g.n, j * PAGE, PAGE)) g.first_v = a->v_pages[j];
     }
 
-    seg_scores(a, &g, copy);
+    if (a->k_type == EL_KV_Q8_0) {
+        seg_scores_q8(a, &g);
+    } else {
+        seg_scores(a, &g, copy);
+    }
     for (int32_t i = 0; i < g.n; i++) {
         seg_weights(g.s + (size_t)i * SEG, g.lo[i], g.hi[i], a->scale, a->softcap, &a->m[g.row[i]],
                     &a->l[g.row[i]]);

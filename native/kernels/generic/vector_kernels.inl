@@ -2,12 +2,15 @@
  * this file, and calls set_vector_kernels from its override function. */
 #include "fp.h"
 #include "kernels.h"
+#include "kv_store.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "generic/vector_base.inl"
 #include "generic/vector_math.inl"
+
+#include "generic/kv_formats.inl"
 
 #include "generic/attention.inl"
 #include "generic/rows.inl"
@@ -20,6 +23,7 @@ static void set_vector_kernels(el_kernels *table) {
     table->k_store[EL_KV_F32] = k_store_f32;
     table->v_store[EL_KV_F16] = v_store_f16;
     table->v_store[EL_KV_F32] = v_store_f32;
+    set_kv_stores(table);
     table->rms_norm = rms_norm;
     table->layer_norm = layer_norm;
     table->glu = glu;

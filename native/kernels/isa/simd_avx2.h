@@ -77,6 +77,21 @@ static inline void vf_store_f16(uint16_t *p, vf16 x) {
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* Formats of the KV cache. */
+static inline vx vx_load_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vf16 vf_load_bf16(const uint16_t *p) { return vf_pair(vx_load_bf16(p), vx_load_bf16(p + 8)); }
+static inline vf16 vf_from_f16(__m256i h) {
+    return vf_pair(_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                   _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
+}
+static inline vf16 vf_from_i8(__m128i q) {
+    return vf_pair(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)),
+                   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(q, q))));
+}
+
 static inline vf16 vf_add(vf16 x, vf16 y) {
     return vf_pair(_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
 }
@@ -159,6 +174,19 @@ static inline float vf_largest(vf16 x) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
+/* Integers for products of int16: VX_LANES pairs in a register. */
+typedef __m256i vi;
+static inline vi vi_zero(void) { return _mm256_setzero_si256(); }
+static inline vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+/* Of each four int8 the first and third, the second and fourth, as pairs of int16. */
+static inline vi vi_even(vi x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
+static inline vi vi_odd(vi x) { return _mm256_srai_epi16(x, 8); }
+/* sum + x0 * y0 + x1 * y1 */
+static inline vi vi_dot(vi sum, vi x, vi y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
+static inline vx vx_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
+static inline vx vx_mul(vx x, vx y) { return _mm256_mul_ps(x, y); }
+
 /* 16 pairs to and from 16 first and 16 second halves: (x, y) = 32 consecutive floats. */
 static inline __m256 vx_gather_quads(__m256 p) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(p), _MM_SHUFFLE(3, 1, 2, 0)));
@@ -177,5 +205,7 @@ static inline void vf_zip(vf16 even, vf16 odd, vf16 *x, vf16 *y) {
     *x = vx_zip(even.a, odd.a);
     *y = vx_zip(even.b, odd.b);
 }
+
+#include "simd_x86_kv.h"
 
 #endif

@@ -151,10 +151,35 @@ static inline void vf_zip(vf16 even, vf16 odd, vf16 *x, vf16 *y) {
     *y = _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd);
 }
 
+/* Formats of the KV cache. */
+static inline vf16 vf_load_bf16(const uint16_t *p) {
+    return vf_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline vf16 vf_from_f16(__m256i h) { return _mm512_cvtph_ps(h); }
+static inline vf16 vf_from_i8(__m128i q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)); }
+
+/* Integers for products of int16. */
+typedef __m512i vi;
+static inline vi vi_zero(void) { return _mm512_setzero_si512(); }
+static inline vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi vi_even(vi x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+static inline vi vi_odd(vi x) { return _mm512_srai_epi16(x, 8); }
+#if defined(__AVX512VNNI__) || defined(EDGELLM_EMULATE_AVX512)
+static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_dpwssd_epi32(sum, x, y); }
+#else
+static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
+#endif
+static inline vx vx_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
+static inline vx vx_mul(vx x, vx y) { return vf_mul(x, y); }
+static inline vx vx_load_bf16(const uint16_t *p) { return vf_load_bf16(p); }
+
 static inline vx vx_set1(float x) { return vf_set1(x); }
 static inline vx vx_load(const float *p) { return vf_load(p); }
 static inline void vx_store(float *p, vx x) { vf_store(p, x); }
 static inline vx vx_fma(vx a, vx b, vx c) { return vf_fma(a, b, c); }
 static inline vx vx_load_f16(const uint16_t *p) { return vf_load_f16(p); }
+
+#include "simd_x86_kv.h"
 
 #endif

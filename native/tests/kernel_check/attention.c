@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "fp.h"
+#include "kv.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,6 +28,7 @@ typedef struct segment {
     int32_t lo[EL_ATTN_ROWS], hi[EL_ATTN_ROWS];
     const void *k_pages[EL_SEG_PAGES], *v_pages[EL_SEG_PAGES];
     uint8_t seen[EL_SEGMENT];
+    float *k, *v; /* [256 positions][256 dims] what was stored, or NULL */
 } segment;
 
 /* ---- making a case ------------------------------------------------------------------------------------------------- */
@@ -58,18 +60,10 @@ static void make_ranges(check *c, segment *s, ranges kind) {
     for (int32_t r = 0; r < n; r++) memset(s->seen + s->lo[r], 1, (size_t)(s->hi[r] - s->lo[r]));
 }
 
-/* One element: a value where some row sees the position, nan bits where none does. */
-static void put(check *c, uint8_t *array, int32_t type, size_t i, float value, int32_t is_seen) {
-    if (type == EL_KV_F16) {
-        uint16_t h = is_seen ? el_f32_to_f16(value) : (uint16_t)(0x7c01u | (random_bits(c) & 0x83ffu));
-        memcpy(array + 2 * i, &h, 2);
-    } else {
-        uint32_t u = is_seen ? el_bits(value) : 0x7f800001u | (random_bits(c) & 0x807fffffu);
-        memcpy(array + 4 * i, &u, 4);
-    }
+const char *kv_name(int32_t type) {
+    static const char *const names[EL_KV_TYPES] = {"f16", "f32", "bf16", "q8_0", "q4_0", "e4m3", "e5m2"};
+    return names[type];
 }
-
-static size_t element_size(int32_t type) { return type == EL_KV_F16 ? 2 : 4; }
 
 /* q, k, v and the page lists. The patterns MAX and SPIKE make scores so far apart that weights vanish. */
 static void make_data(check *c, segment *s, pattern p) {
@@ -79,8 +73,7 @@ static void make_data(check *c, segment *s, pattern p) {
     fill_floats(c, p == P_WILD ? P_RANDOM : p, q, stride * (size_t)a->n_q);
     for (int32_t r = 0; r < a->n_q; r++) s->q[r] = q + stride * (size_t)r;
 
-    size_t k_bytes = dims * 32 * element_size(a->k_type),
-           v_bytes = (size_t)a->v_dim * 32 * element_size(a->v_type);
+    size_t k_bytes = el_kv_head_bytes(a->k_type, a->k_dim), v_bytes = el_kv_head_bytes(a->v_type, a->v_dim);
     uint8_t *k = place_aligned(c, K_A, k_bytes * EL_SEG_PAGES),
             *v = place_aligned(c, V_A, v_bytes * EL_SEG_PAGES);
     for (int32_t page = 0; page < EL_SEG_PAGES; page++) {
@@ -88,18 +81,20 @@ static void make_data(check *c, segment *s, pattern p) {
         uint8_t *kp = k + k_bytes * (size_t)(EL_SEG_PAGES - 1 - page);
         uint8_t *vp = v + v_bytes * (size_t)(EL_SEG_PAGES - 1 - page);
         int32_t used = 0;
+        memset(kp, 0xff, k_bytes); /* a nan in every format */
+        memset(vp, 0xff, v_bytes);
         for (int32_t i = 0; i < 32; i++) {
-            int32_t is_seen = s->seen[32 * page + i];
-            used |= is_seen;
+            if (!s->seen[32 * page + i]) continue;
+            used = 1;
             fill_floats(c, p, x, dims);
-            if (p == P_RANDOM && random_below(c, 4) == 0) {
+            if (p == P_RANDOM && !s->k && random_below(c, 4) == 0) {
                 for (size_t e = 0; e < dims; e++) x[e] *= 20;
             }
-            for (size_t e = 0; e < dims; e++) put(c, kp, a->k_type, e * 32 + (size_t)i, x[e], is_seen);
+            if (s->k) memcpy(s->k + (32 * page + i) * 256, x, sizeof x);
+            c->scalar->k_store[a->k_type](x, a->k_dim, i, kp);
             fill_floats(c, p == P_MAX ? P_RANDOM : p, x, (size_t)a->v_dim);
-            for (size_t d = 0; d < (size_t)a->v_dim; d++) {
-                put(c, vp, a->v_type, (size_t)i * (size_t)a->v_dim + d, x[d], is_seen);
-            }
+            if (s->v) memcpy(s->v + (32 * page + i) * 256, x, sizeof x);
+            c->scalar->v_store[a->v_type](x, a->v_dim, i, vp);
         }
         s->k_pages[page] = used ? kp : NULL;
         s->v_pages[page] = used ? vp : NULL;
@@ -127,8 +122,8 @@ static void run_segment(check *c, const el_kernels *table, segment *s, int32_t i
 static int32_t compare_segment(check *c, segment *s, ranges kind, pattern p) {
     el_attn_segment *a = &s->a;
     set_case(c, "n_q %d, k_dim %d %s, v_dim %d %s, softcap %g, ranges %s, data %s", a->n_q, a->k_dim,
-             a->k_type ? "f32" : "f16", a->v_dim, a->v_type ? "f32" : "f16", (double)a->softcap,
-             RANGE_NAMES[kind], pattern_name(p));
+             kv_name(a->k_type), a->v_dim, kv_name(a->v_type), (double)a->softcap, RANGE_NAMES[kind],
+             pattern_name(p));
     make_ranges(c, s, kind);
     make_data(c, s, p);
     size_t n = (size_t)a->n_q;
@@ -153,8 +148,8 @@ void check_attn_segment(check *c) {
                 for (int32_t kind = 0; kind < N_RANGES; kind++, turn++) {
                     if ((kd != vd || n_qs[i] > 16) && kind != turn % N_RANGES && (turn / 7) % 3) continue;
                     s.a = (el_attn_segment){.n_q = n_qs[i], .k_dim = dims[kd], .v_dim = dims[vd]};
-                    s.a.k_type = turn % 2;
-                    s.a.v_type = turn / 2 % 2;
+                    s.a.k_type = turn % EL_KV_TYPES;
+                    s.a.v_type = random_below(c, EL_KV_TYPES);
                     s.a.scale = 1.0f / sqrtf((float)dims[kd]);
                     s.a.softcap = turn % 3 == 1 ? 50.0f : 0.0f;
                     pattern p = turn % 2 ? P_RANDOM : patterns[turn / 2 % 7];
@@ -168,40 +163,51 @@ void check_attn_segment(check *c) {
             .n_q = 1 + random_below(c, 8), .softcap = turn % 5 == 0 ? 30.0f : 0.0f, .scale = 0.3f};
         s.a.k_dim = odd_dims[random_below(c, 5)];
         s.a.v_dim = odd_dims[random_below(c, 5)];
-        s.a.k_type = random_below(c, 2);
-        s.a.v_type = random_below(c, 2);
+        s.a.k_type = random_below(c, EL_KV_TYPES);
+        s.a.v_type = random_below(c, EL_KV_TYPES);
         if (!compare_segment(c, &s, (ranges)(turn % N_RANGES), patterns[turn % 7])) return;
     }
     for (int32_t n = 1; n <= EL_ATTN_ROWS; n++) { /* every number of rows */
         s.a = (el_attn_segment){.n_q = n, .k_dim = 64, .v_dim = 64, .scale = 0.125f};
+        s.a.k_type = s.a.v_type = n % EL_KV_TYPES;
         if (!compare_segment(c, &s, (ranges)(n % N_RANGES), P_RANDOM)) return;
+    }
+    for (int32_t pair = 0; pair < EL_KV_TYPES * EL_KV_TYPES;
+         pair++) { /* every two formats, few rows and many */
+        for (int32_t i = 0; i < 3; i++) {
+            s.a = (el_attn_segment){
+                .n_q = i ? 13 * i : 1 + pair % 8, .k_dim = 64 - 12 * i, .v_dim = 32 + 4 * i};
+            s.a.k_type = pair / EL_KV_TYPES;
+            s.a.v_type = pair % EL_KV_TYPES;
+            s.a.scale = 0.125f;
+            if (!compare_segment(c, &s, (ranges)((pair + i) % N_RANGES), patterns[(pair + i) % 7])) return;
+        }
     }
 }
 
-/* Scalar against softmax in double. */
+/* Scalar against softmax in double over the values before they were stored. */
 void check_attn_meaning(check *c) {
-    segment s;
-    memset(&s, 0, sizeof s);
-    for (int32_t turn = 0; turn < 40; turn++) {
+    static const double errors[EL_KV_TYPES] = {
+        [EL_KV_F16] = 2e-3, [EL_KV_F32] = 2e-4,     [EL_KV_BF16] = 2e-2,   [EL_KV_Q8_0] = 6e-2,
+        [EL_KV_Q4_0] = 0.6, [EL_KV_FP8_E4M3] = 0.2, [EL_KV_FP8_E5M2] = 0.4};
+    static float k[EL_SEGMENT * 256], v[EL_SEGMENT * 256];
+    segment s = {.k = k, .v = v};
+    for (int32_t turn = 0; turn < 98; turn++) {
         el_attn_segment *a = &s.a;
         *a = (el_attn_segment){
-            .n_q = 1 + turn % 5, .k_dim = 64, .v_dim = 80, .k_type = turn % 2, .v_type = turn / 2 % 2};
+            .n_q = 1 + turn % 5, .k_dim = 64, .v_dim = 80, .k_type = turn % 7, .v_type = turn / 7 % 7};
         a->scale = 0.125f;
         a->softcap = turn % 4 == 3 ? 20.0f : 0.0f;
-        set_case(c, "turn %d against double", turn);
+        set_case(c, "turn %d against double, K %s, V %s", turn, kv_name(a->k_type), kv_name(a->v_type));
         make_ranges(c, &s, (ranges)(turn % N_RANGES));
         make_data(c, &s, P_RANDOM);
+        const double k_error = errors[a->k_type], error = k_error + errors[a->v_type];
         run_segment(c, c->scalar, &s, 0);
         for (int32_t r = 0; r < a->n_q; r++) {
             double w[EL_SEGMENT], m = -INFINITY, l = 0;
             for (int32_t p = s.lo[r]; p < s.hi[r]; p++) {
                 double dot = 0;
-                for (int32_t e = 0; e < 64; e++) {
-                    size_t i = (size_t)e * 32 + (size_t)(p % 32);
-                    const void *page = s.k_pages[p / 32];
-                    dot += s.q[r][e] * (double)(a->k_type ? ((const float *)page)[i]
-                                                          : el_f16_to_f32(((const uint16_t *)page)[i]));
-                }
+                for (int32_t e = 0; e < 64; e++) dot += s.q[r][e] * (double)k[p * 256 + e];
                 w[p] = dot * 0.125;
                 if (a->softcap > 0) w[p] = 20 * tanh(w[p] / 20);
                 m = fmax(m, w[p]);
@@ -209,22 +215,18 @@ void check_attn_meaning(check *c) {
             for (int32_t p = s.lo[r]; p < s.hi[r]; p++) l += w[p] = exp(w[p] - m);
             int32_t is_empty = s.lo[r] == s.hi[r];
             if (is_empty ? a->m[r] != -INFINITY || a->l[r] != 0
-                         : !(fabs(a->m[r] - m) < 1e-3 && fabs(a->l[r] / l - 1) < 1e-3)) {
+                         : !(fabs(a->m[r] - m) < k_error && fabs(a->l[r] / l - 1) < k_error)) {
                 fail(c, "row %d: m %g, l %g; expected %g, %g", r, (double)a->m[r], (double)a->l[r], m, l);
                 return;
             }
             for (int32_t d = 0; d < 80; d++) {
                 double want = 0, size = 1e-30;
                 for (int32_t p = s.lo[r]; p < s.hi[r]; p++) {
-                    size_t i = (size_t)(p % 32) * 80 + (size_t)d;
-                    const void *page = s.v_pages[p / 32];
-                    double v =
-                        a->v_type ? ((const float *)page)[i] : el_f16_to_f32(((const uint16_t *)page)[i]);
-                    want += w[p] * v;
-                    size += w[p] * fabs(v);
+                    want += w[p] * v[p * 256 + d];
+                    size += w[p] * fabs((double)v[p * 256 + d]);
                 }
                 double got = a->o[r * 80 + d];
-                if (!(fabs(got - want) <= 1e-3 * size)) {
+                if (!(fabs(got - want) <= error * size)) {
                     fail(c, "row %d: o[%d] is %g, expected %g", r, d, got, want);
                     return;
                 }
@@ -267,22 +269,129 @@ void check_attn_fold(check *c) {
 /* ---- stores --------------------------------------------------------------------------------------------------------- */
 
 void check_kv_store(check *c) {
-    for (int32_t turn = 0; turn < 3000; turn++) {
-        int32_t type = turn & 1, is_v = turn >> 1 & 1, dim = 4 * (1 + turn % 64), slot = random_below(c, 32);
-        size_t bytes = (size_t)dim * 32 * element_size(type);
-        set_case(c, "%s %s, dim %d, slot %d", is_v ? "V" : "K", type ? "f32" : "f16", dim, slot);
+    for (int32_t turn = 0; turn < 4200; turn++) {
+        int32_t type = turn % EL_KV_TYPES, is_v = turn / EL_KV_TYPES & 1, dim = 4 * (1 + turn % 64),
+                slot = random_below(c, 32);
+        size_t bytes = el_kv_head_bytes(type, dim);
+        set_case(c, "%s %s, dim %d, slot %d", is_v ? "V" : "K", kv_name(type), dim, slot);
         float *x = place(c, Q_A, 4 * (size_t)dim, 4 * (size_t)random_below(c, 16));
-        fill_floats(c, turn % 3 ? P_WILD : P_RANDOM, x, (size_t)dim);
-        for (int32_t i = 0; turn % 3 == 2 && i < dim;
-             i++) { /* the range of halves, rounding cases and overflow */
+        fill_floats(c,
+                    turn % 4 == 3   ? P_RANDOM
+                    : turn % 4 == 2 ? P_WILD
+                                    : (pattern)(turn / 4 % N_PATTERNS),
+                    x, (size_t)dim);
+        for (int32_t i = 0; turn % 4 == 1 && i < dim;
+             i++) { /* subnormal to overflow, and halfway between two */
             x[i] = el_float((random_bits(c) & 0x80001fffu) |
                             (uint32_t)random_below(c, 0x20000) * 0x1000u % 0x48000000u);
+            if (random_below(c, 2)) x[i] = el_float(el_bits(x[i]) & 0xfff80000u);
         }
+        if (turn % 11 == 10) x[random_below(c, dim)] = random_below(c, 2) ? NAN : -INFINITY;
         uint8_t *want = place_aligned(c, PAGE_A, bytes), *got = place_aligned(c, PAGE_B, bytes);
         memset(want, 0x55, bytes);
         memset(got, 0x55, bytes);
         (is_v ? c->scalar->v_store : c->scalar->k_store)[type](x, dim, slot, want);
         (is_v ? c->level->v_store : c->level->k_store)[type](x, dim, slot, got);
         if (!same_bytes(c, "page", want, got, bytes) || !untouched(c, PAGE_B, "the page")) return;
+    }
+}
+
+/* ---- what a format keeps -------------------------------------------------------------------------------------------- */
+
+/* The number that the magnitude bits of an fp8 stand for, by its definition. */
+static double fp8_number(int32_t code, int32_t mantissa, int32_t bias) {
+    int32_t exponent = code >> mantissa, part = code & ((1 << mantissa) - 1);
+    return exponent ? ldexp(part + (1 << mantissa), exponent - bias - mantissa)
+                    : ldexp(part, 1 - bias - mantissa);
+}
+
+/* The nearest fp8 of |x|, ties to the even code, the largest one above it. */
+static double nearest_fp8(double x, int32_t mantissa, int32_t bias, int32_t last) {
+    int32_t best = 0;
+    for (int32_t code = 1; code <= last; code++) {
+        double d = fabs(fabs(x) - fp8_number(code, mantissa, bias)),
+               old = fabs(fabs(x) - fp8_number(best, mantissa, bias));
+        if (d < old || (d == old && code % 2 == 0)) best = code;
+    }
+    return copysign(fp8_number(best, mantissa, bias), x);
+}
+
+/* Whether `got` may stand for x in a row whose 32 dims reach from low to high. */
+static int32_t is_kept(int32_t type, double x, double got, double low, double high) {
+    const double amax = fmax(-low, high);
+    switch (type) {
+    case EL_KV_F16: return fabs(got - x) <= fmax(fabs(x) * 0x1p-11, 0x1p-25);
+    case EL_KV_F32: return got == x;
+    case EL_KV_BF16: return fabs(got - x) <= fabs(x) * 0x1p-8 && el_bits((float)got) << 16 == 0;
+    case EL_KV_FP8_E4M3: return got == nearest_fp8(x, 3, 7, 0x7e);
+    case EL_KV_FP8_E5M2: return got == nearest_fp8(x, 2, 15, 0x7b);
+    case EL_KV_Q8_0: return amax < 0x1p-120 ? got == 0 : fabs(got - x) <= amax / 127 * 0.505;
+    default: {
+        const double most = -low >= high ? -amax : amax; /* the one that is kept; the other side is clipped */
+        const double room = (x > 0) == (most > 0) ? 0.505 : 1.01;
+        return amax < 0x1p-120 ? got == 0 : fabs(got - x) <= amax / 8 * room;
+    }
+    }
+}
+
+/* A row that sees one position gives back its V; inf and nan in it give no number. */
+void check_kv_meaning(check *c) {
+    segment s;
+    memset(&s, 0, sizeof s);
+    for (int32_t turn = 0; turn < 1400; turn++) {
+        const int32_t type = turn % EL_KV_TYPES, p = random_below(c, EL_SEGMENT),
+                      dim = 4 * (1 + random_below(c, 24));
+        const int32_t broken = turn % 5 == 4 ? random_below(c, dim) : -1;
+        el_attn_segment *a = &s.a;
+        *a = (el_attn_segment){
+            .n_q = 1, .k_dim = 32, .v_dim = dim, .k_type = type, .v_type = type, .scale = 1.0f};
+        set_case(c, "%s, turn %d, dim %d, position %d", kv_name(type), turn, dim, p);
+        memset(s.seen, 0, sizeof s.seen);
+        s.seen[p] = 1;
+        s.lo[0] = p;
+        s.hi[0] = p + 1;
+        make_data(c, &s, P_RANDOM);
+        float x[96];
+        fill_floats(c, P_RANDOM, x, 96);
+        for (int32_t i = 0; i < dim; i++) {
+            if (turn % 3)
+                x[i] = ldexpf(x[i], random_below(c, turn % 3 == 1 ? 12 : 30) - (turn % 3 == 1 ? 6 : 15));
+        }
+        if (broken >= 0) x[broken] = turn % 2 ? NAN : INFINITY;
+        c->scalar->v_store[type](x, dim, p % 32, (void *)(uintptr_t)s.v_pages[p / 32]);
+        run_segment(c, c->scalar, &s, 0);
+        for (int32_t i = 0; i < dim; i++) {
+            const int32_t scaled = type == EL_KV_Q8_0 || type == EL_KV_Q4_0;
+            if (broken == i || (scaled && broken / 32 == i / 32 && broken >= 0)) {
+                if (el_is_finite(a->o[i])) {
+                    fail(c, "dim %d: %g hides what is not finite", i, (double)a->o[i]);
+                    return;
+                }
+                continue;
+            }
+            double low = 0, high = 0;
+            for (int32_t j = i / 32 * 32; j < dim && j < i / 32 * 32 + 32; j++) {
+                low = fmin(low, (double)x[j]);
+                high = fmax(high, (double)x[j]);
+            }
+            if (!is_kept(type, (double)x[i], (double)a->o[i], low, high)) {
+                fail(c, "dim %d: %.9g was kept as %.9g", i, (double)x[i], (double)a->o[i]);
+                return;
+            }
+        }
+    }
+    for (int32_t code = 0; code < 256; code++) { /* every fp8 */
+        const int32_t rest = code & 0x7f;
+        const double sign = code & 0x80 ? -1 : 1;
+        const float a = el_e4m3_to_f32((uint8_t)code), b = el_e5m2_to_f32((uint8_t)code);
+        set_case(c, "code %02x", code);
+        if (rest == 0x7f ? a == a : (double)a != sign * fp8_number(rest, 3, 7))
+            fail(c, "e4m3 is %g", (double)a);
+        if (rest > 0x7c    ? b == b
+            : rest == 0x7c ? (double)b != sign * INFINITY
+                           : (double)b != sign * fp8_number(rest, 2, 15)) {
+            fail(c, "e5m2 is %g", (double)b);
+        }
+        if (c->failed) return;
     }
 }

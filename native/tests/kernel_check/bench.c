@@ -128,24 +128,32 @@ static void run_attention(void *data) {
 static void bench_attention(check *c, const char *filter) {
     static const int32_t dims[] = {64, 128, 256}, n_qs[] = {1, 3, 4, 8, 16, 64};
     float *m = memory(256), *l = memory(256), *o = memory(64 * 256 * 4), *q = memory(64 * 256 * 4);
-    uint16_t *cache = memory(2 * 256 * 256 * 2);
+    char *cache = memory(2 * 256 * 256 * 4);
     void *scratch = memory(el_attn_scratch_bytes(256, 256));
     const float *qs[64];
     int32_t lo[64] = {0}, hi[64];
     const void *k_pages[8], *v_pages[8];
     char name[64];
     fill_floats(c, P_RANDOM, q, 64 * 256);
-    for (int32_t i = 0; i < 2 * 256 * 256; i++) cache[i] = el_f32_to_f16(random_normal(c));
-    for (int32_t i = 0; i < 18; i++) {
-        int32_t dim = dims[i / 6], n = n_qs[i % 6];
+    for (int32_t i = 0; i < 18 * EL_KV_TYPES; i++) {
+        int32_t dim = dims[i / 6 % 3], n = n_qs[i % 6], type = i / 18;
+        size_t bytes = el_kv_head_bytes(type, dim);
         for (int32_t r = 0; r < 64; r++) qs[r] = q + r * dim, hi[r] = 256;
         for (int32_t p = 0; p < 8; p++) {
-            k_pages[p] = cache + p * 32 * dim;
-            v_pages[p] = cache + (8 + p) * 32 * dim;
+            k_pages[p] = cache + (size_t)p * bytes;
+            v_pages[p] = cache + (size_t)(8 + p) * bytes;
+            for (int32_t slot = 0; slot < 32; slot++) {
+                c->scalar->k_store[type](q + (32 * p + slot) % 64 * dim, dim, slot,
+                                         cache + (size_t)p * bytes);
+                c->scalar->v_store[type](q + (32 * p + slot) % 64 * dim, dim, slot,
+                                         cache + (size_t)(8 + p) * bytes);
+            }
         }
         el_attn_segment a = {.n_q = n,
                              .k_dim = dim,
                              .v_dim = dim,
+                             .k_type = type,
+                             .v_type = type,
                              .q = qs,
                              .lo = lo,
                              .hi = hi,
@@ -157,9 +165,9 @@ static void bench_attention(check *c, const char *filter) {
                              .o = o,
                              .scratch = scratch};
         const void *job[] = {c->level, &a};
-        snprintf(name, sizeof name, "attn_segment dim %d n_q %d", dim, n);
+        snprintf(name, sizeof name, "attn_segment %s dim %d n_q %d", kv_name(type), dim, n);
         if (strstr(name, filter))
-            report(c, name, time_of(run_attention, job), 2.0 * 256 * 2 * dim, 2.0 * 256 * dim * n);
+            report(c, name, time_of(run_attention, job), 16.0 * (double)bytes, 2.0 * 256 * dim * n);
     }
 }
 

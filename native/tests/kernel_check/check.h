@@ -92,6 +92,8 @@ void check_quantize_meaning(check *c, int32_t format);
 void check_attn_segment(check *c);
 void check_attn_fold(check *c);
 void check_kv_store(check *c);
+void check_kv_meaning(check *c);
+const char *kv_name(int32_t type);
 void check_attn_meaning(check *c);
 void check_rms_norm(check *c);
 void check_layer_norm(check *c);
