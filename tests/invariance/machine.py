@@ -29,7 +29,9 @@ class Setup:
     isa: str | None = None
 
 
-def logits(path: Path, tokens: list[int], setup: Setup, k_type: str = "f16") -> NDArray[np.float32]:
+def logits(
+    path: Path, tokens: list[int], setup: Setup, k_type: str = "f16", v_type: str | None = None
+) -> NDArray[np.float32]:
     """float32 [T, V]: teacher forced in chunks, beside `others` different texts that take part in every step."""
     with GGUFFile(path) as file:
         plan = load_plan(file)[0]
@@ -43,7 +45,7 @@ def logits(path: Path, tokens: list[int], setup: Setup, k_type: str = "f16") -> 
             max_seqs=n,
             n_pages=(pages,) * len(plan.caches),
             k_type=k_type,
-            v_type=k_type,
+            v_type=v_type or k_type,
             weights=setup.weights,
             isa=setup.isa,
             n_threads=setup.threads,
