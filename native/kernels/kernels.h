@@ -133,13 +133,13 @@ typedef void el_dequant_fn(const void *row, int32_t k, float *y);
  * Page of one kv head. A format stores either single values or squares of 32 tokens x 32 dims with one bf16 scale for each
  * token; dims past the head's last are zeros. Every format stands for float values, exactly:
  *
- *   format              K of a page                                V of a page                      value
- *   f16 f32 bf16 e4m3   values [k_dim][32 tokens]                  values [32 tokens][v_dim]        what the bits say
+ *   format              K of a page                              V of a page                              value
+ *   f16 f32 bf16 e4m3   values [k_dim][32 tokens]                values [32 tokens][v_dim]                what the bits say
  *   e5m2
- *   q8_0  squares of    int8 [8 quads of dims][32 tokens][4],      int8 [32 tokens][32 dims],       q * d
- *         1088 bytes    bf16 d[32 tokens]                          bf16 d[32 tokens]
- *   q4_0  squares of    u8 [16][32 tokens]: byte j has dim j low,  u8 [32 tokens][16], byte j the   (u - 8) * d
- *         576 bytes     dim j + 16 high; bf16 d[32 tokens]         same; bf16 d[32 tokens]
+ *   q8_0  squares of    int8 [8 quads of dims][32 tokens][4],    int8 [8 quads of tokens][32 dims][4],    q * d
+ *         1088 bytes    bf16 d[32 tokens]                        bf16 d[32 tokens]
+ *   q4_0  squares of    u8 [16][32 tokens]: byte j has dim j     u8 [32 tokens][16], byte j the same;     (u - 8) * d
+ *         576 bytes     low, dim j + 16 high; bf16 d[32 tokens]  bf16 d[32 tokens]
  *
  * Storing rounds to nearest even. f16 and bf16 overflow to inf; e4m3 (largest 448) and e5m2 (largest 57344) saturate, but inf
  * and nan stay what they are, in e4m3 nan. q8_0, with amax = the largest |x| of the square's 32 dims of the token:
@@ -189,6 +189,9 @@ static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
  * With K in q8_0, a = chain over squares b of (f32)I * (dq * d[p]): the query's 32 dims of b as int8 with
  * dq = amax / 127 and q = rint(x * (127 / amax)) (amax not finite: q = 0, dq = nan; below 2^-120: q = 0, dq = 0), I = their
  * exact integer product with those of p.
+ * With V in q8_0, o of a square's dims is (f32)I * D: x[p] = w[p] * d[p] of the square, top = max x, D = top / 32767,
+ * W[p] = rint(x[p] * (32767 / top)), I = exact integer sum of W[p] * q[p][d] (some x not finite: W = 0, D = nan; top below
+ * 2^-120: W = 0, D = 0).
  * A row with lo == hi gets m = -inf, l = 0, o = 0. Unseen positions are never read into a result. Of zeros of
  * both signs the maximum, here and below, is the first. */
 typedef void el_attn_segment_fn(const el_attn_segment *a);

@@ -36,7 +36,8 @@ static void v_store_q8_0(const float *x, int32_t dim, int32_t slot, void *dst) {
     for (int32_t b = 0; b * EL_SQUARE < dim; b++, to += el_kv_square_bytes(EL_KV_Q8_0)) {
         int8_t q[EL_SQUARE];
         el_kv_scale(to + 1024, slot, el_kv_q8(x + b * EL_SQUARE, el_kv_rest(dim, b), q));
-        memcpy(to + slot * EL_SQUARE, q, sizeof q);
+        uint8_t *at = to + slot / 4 * 128 + slot % 4;
+        for (int32_t i = 0; i < EL_SQUARE; i++) at[4 * i] = (uint8_t)q[i];
     }
 }
 

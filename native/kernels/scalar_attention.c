@@ -17,7 +17,7 @@ static float value(const void *page, int32_t type, int32_t n_dims, int32_t is_k,
     case EL_KV_FP8_E4M3: return el_e4m3_to_f32(((const uint8_t *)page)[i]);
     case EL_KV_FP8_E5M2: return el_e5m2_to_f32(((const uint8_t *)page)[i]);
     case EL_KV_Q8_0:
-        q = (int8_t)square[is_k ? e / 4 * 128 + slot * 4 + e % 4 : slot * EL_SQUARE + e];
+        q = (int8_t)square[is_k ? e / 4 * 128 + slot * 4 + e % 4 : slot / 4 * 128 + e * 4 + slot % 4];
         return (float)q * el_bf16_to_f32(((const uint16_t *)(square + 1024))[slot]);
     default: /* Q4_0 */
         q = square[is_k ? low * EL_PAGE_TOKENS + slot : slot * 16 + low] >> (e / 16 * 4) & 15;
@@ -52,6 +52,31 @@ static void dot_page(const el_attn_segment *a, const float *q, const void *page,
     memcpy(s, acc, sizeof acc);
 }
 
+/* o from the weights of positions lo..hi-1 and V in q8_0. */
+static void values_q8(const el_attn_segment *a, const float *w, int32_t lo, int32_t hi, float *o) {
+    for (int32_t b = 0; b < el_kv_squares(a->v_dim); b++) {
+        const size_t at = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
+        const int32_t n = el_kv_rest(a->v_dim, b);
+        float x[EL_SEGMENT], top = 0.0f;
+        int32_t sum[EL_SQUARE] = {0}, is_finite = 1;
+        for (int32_t p = lo; p < hi; p++) {
+            const uint8_t *square = (const uint8_t *)a->v_pages[p / EL_PAGE_TOKENS] + at;
+            x[p] = w[p] * el_bf16_to_f32(((const uint16_t *)(square + 1024))[p % EL_PAGE_TOKENS]);
+            is_finite &= el_is_finite(x[p]);
+            top = x[p] > top ? x[p] : top;
+        }
+        if (is_finite && top >= el_float(EL_TINY)) {
+            for (int32_t p = lo; p < hi; p++) {
+                const uint8_t *square = (const uint8_t *)a->v_pages[p / EL_PAGE_TOKENS] + at;
+                const int32_t slot = p % EL_PAGE_TOKENS, weight = el_rint(x[p] * (32767.0f / top));
+                for (int32_t d = 0; d < n; d++) sum[d] += weight * (int8_t)square[slot / 4 * 128 + d * 4 + slot % 4];
+            }
+        }
+        const float scale = !is_finite ? el_bf16_to_f32(EL_BF16_NAN) : top < el_float(EL_TINY) ? 0.0f : top / 32767.0f;
+        for (int32_t d = 0; d < n; d++) o[b * EL_SQUARE + d] = (float)sum[d] * scale;
+    }
+}
+
 static void attn_row(const el_attn_segment *a, const float *q, int32_t lo, int32_t hi, float *m, float *l,
                      float *o) {
     float w[EL_SEGMENT], sums[16] = {0}, max = -el_float(0x7f800000u);
@@ -71,6 +96,10 @@ static void attn_row(const el_attn_segment *a, const float *q, int32_t lo, int32
     *m = max;
     *l = el_fold16(sums);
 
+    if (a->v_type == EL_KV_Q8_0) {
+        values_q8(a, w, lo, hi, o);
+        return;
+    }
     for (int32_t d = 0; d < a->v_dim; d++) o[d] = 0.0f;
     for (int32_t p = lo; p < hi; p++) {
         const void *page = a->v_pages[p / EL_PAGE_TOKENS];

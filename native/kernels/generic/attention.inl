@@ -6,7 +6,7 @@
  *            rows see; those that only some of them see (the causal diagonal) come before and after, row by row
  *
  * Few rows (decode) read f16 and f32 where they lie. More rows (prefill), and rows of the other formats, share
- * a copy in float, 16 lanes to a plane, small enough for the first level cache. K in q8_0 is multiplied as
+ * a copy in float, 16 lanes to a plane, small enough for the first level cache. q8_0 is multiplied as
  * integers (attention_q8.inl). Sums of positions that a row does not see may be computed,
  * but are never used. */
 
@@ -331,7 +331,11 @@ static void attn_segment(const el_attn_segment *a) {
         seg_weights(g.s + (size_t)i * SEG, g.lo[i], g.hi[i], a->scale, a->softcap, &a->m[g.row[i]],
                     &a->l[g.row[i]]);
     }
-    seg_values(a, &g, copy);
+    if (a->v_type == EL_KV_Q8_0) {
+        seg_values_q8(a, &g);
+    } else {
+        seg_values(a, &g, copy);
+    }
 }
 
 static void attn_fold(float *M, float *L, float *O, float m, float l, const float *o, int32_t v_dim) {

@@ -1,14 +1,69 @@
-/* Scores with K in q8_0: the queries as int8 per 32 dims (kernels.h), integer products per square, one float
- * chain over squares. int8 are widened to pairs of int16, whose products of two are added up exactly. */
+/* Scores with K in q8_0 and values with V in q8_0 (kernels.h): both are integer products of rows of int16 with squares
+ * of int8 [8 quads][32 lanes][4]. A quad's int8 are widened to pairs of int16, first and third, second and fourth, so the
+ * rows have each quad in the order 0, 2, 1, 3; products of two are added up exactly. */
 
-enum { Q8_ROWS = 4, Q8_COLUMNS = 2, Q8_LANES = Q8_COLUMNS * VX_LANES, QUAD_BYTES = 4 * EL_PAGE_TOKENS };
+enum { Q8_ROWS = 4, Q8_COLUMNS = 2, Q8_LANES = Q8_COLUMNS * VX_LANES, QUAD_BYTES = 4 * EL_SQUARE };
 
-/* The queries of the rows that see something, each [n_squares][8 quads] of dims 0, 2 and 1, 3 of a quad. */
+typedef vi q8_sums[Q8_ROWS][Q8_COLUMNS];
+
+EL_INLINE void q8_clear(const int32_t rows, q8_sums sums) {
+    EL_UNROLL
+    for (int32_t r = 0; r < rows; r++) {
+        EL_UNROLL
+        for (int32_t c = 0; c < Q8_COLUMNS; c++) sums[r][c] = vi_zero();
+    }
+}
+
+/* Add the products of `rows` rows x, row_size apart, with Q8_LANES lanes of the square at `at`, which points to the
+ * first of them. `ahead`: as much is prefetched there. */
+EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_size, const char *at,
+                               const char *ahead, q8_sums sums) {
+    for (int32_t quad = 0; quad < 8; quad++, at += QUAD_BYTES, ahead += QUAD_BYTES, x += 4) {
+        __builtin_prefetch(ahead);
+        vi y[2][Q8_COLUMNS];
+        EL_UNROLL
+        for (int32_t c = 0; c < Q8_COLUMNS; c++) {
+            const vi bytes = vi_load(at + c * 4 * VX_LANES);
+            y[0][c] = vi_even(bytes);
+            y[1][c] = vi_odd(bytes);
+        }
+        EL_UNROLL
+        for (int32_t r = 0; r < rows; r++) {
+            EL_UNROLL
+            for (int32_t half = 0; half < 2; half++) {
+                int32_t pair;
+                memcpy(&pair, x + (size_t)r * row_size + 2 * half, sizeof pair);
+                const vi factor = vi_set1(pair);
+                EL_UNROLL
+                for (int32_t c = 0; c < Q8_COLUMNS; c++) sums[r][c] = vi_dot(sums[r][c], y[half][c], factor);
+            }
+        }
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------------------- */
+
 typedef struct q8_queries {
     int32_t n_squares;
-    const int16_t *q;
-    const float *d; /* [row][n_squares] */
+    const int16_t *q; /* [row][n_squares][32] */
+    const float *d;   /* [row][n_squares] */
 } q8_queries;
+
+/* The n (at most 32) dims of a square as int16, as el_kv_query makes them; returns their scale. */
+static float q8_query(const float *x, int32_t n, int16_t *q) {
+    const vf16 low = vf_load_some(x, n), high = n > 16 ? vf_load_some(x + 16, n - 16) : vf_zero();
+    const vf16 infinity = vf_set1(INFINITY), a = vf_abs(low), b = vf_abs(high);
+    const float amax = vf_largest(vf_max(a, b));
+    if (vm_bits(vf_lt(a, infinity)) != 0xffff || vm_bits(vf_lt(b, infinity)) != 0xffff || amax < el_float(EL_TINY)) {
+        const int32_t is_finite = amax < el_float(EL_TINY);
+        memset(q, 0, EL_SQUARE * sizeof *q);
+        return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
+    }
+    const vf16 factor = vf_set1(127.0f / amax);
+    vf_store_quads(q, vf_mul(low, factor));
+    vf_store_quads(q + 16, vf_mul(high, factor));
+    return amax / 127.0f;
+}
 
 static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
     const int32_t n = el_kv_squares(a->k_dim);
@@ -16,21 +71,16 @@ static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
     int16_t *q = (int16_t *)(d + (size_t)EL_ATTN_ROWS * (size_t)n);
     for (int32_t r = 0; r < g->n; r++) {
         for (int32_t b = 0; b < n; b++) {
-            int8_t x[EL_SQUARE];
-            int16_t *to = q + ((size_t)r * (size_t)n + (size_t)b) * EL_SQUARE;
-            d[r * n + b] = el_kv_query(g->q[r] + b * EL_SQUARE, el_kv_rest(a->k_dim, b), x);
-            for (int32_t i = 0; i < EL_SQUARE; i += 4) {
-                to[i] = x[i], to[i + 1] = x[i + 2], to[i + 2] = x[i + 1], to[i + 3] = x[i + 3];
-            }
+            d[r * n + b] = q8_query(g->q[r] + b * EL_SQUARE, el_kv_rest(a->k_dim, b),
+                                    q + ((size_t)r * (size_t)n + (size_t)b) * EL_SQUARE);
         }
     }
     return (q8_queries){n, q, d};
 }
 
-/* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. `ahead`: prefetched meanwhile, as many bytes
- * as are read here. */
-EL_INLINE void q8_tile(const int32_t rows, const q8_queries *x, int32_t first, const char *page, int32_t slot,
-                       const char *ahead, float *out) {
+/* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. */
+EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first, const char *page, int32_t slot,
+                         const char *ahead, float *out) {
     const size_t row_size = (size_t)x->n_squares * EL_SQUARE;
     vx sum[Q8_ROWS][Q8_COLUMNS];
     EL_UNROLL
@@ -39,38 +89,12 @@ EL_INLINE void q8_tile(const int32_t rows, const q8_queries *x, int32_t first, c
         for (int32_t c = 0; c < Q8_COLUMNS; c++) sum[r][c] = vx_set1(0.0f);
     }
     for (int32_t b = 0; b < x->n_squares; b++) {
-        const char *at = page + (size_t)b * el_kv_square_bytes(EL_KV_Q8_0) + 4 * slot;
-        const uint16_t *scales = (const uint16_t *)(at - 4 * slot + 1024) + slot;
-        const int16_t *q = x->q + (size_t)first * row_size + (size_t)b * EL_SQUARE;
-        vi products[Q8_ROWS][Q8_COLUMNS];
-        EL_UNROLL
-        for (int32_t r = 0; r < rows; r++) {
-            EL_UNROLL
-            for (int32_t c = 0; c < Q8_COLUMNS; c++) products[r][c] = vi_zero();
-        }
-        for (int32_t quad = 0; quad < 8; quad++, at += QUAD_BYTES, q += 4) {
-            __builtin_prefetch(ahead + (at - page));
-            vi k[2][Q8_COLUMNS];
-            EL_UNROLL
-            for (int32_t c = 0; c < Q8_COLUMNS; c++) {
-                const vi bytes = vi_load(at + c * 4 * VX_LANES);
-                k[0][c] = vi_even(bytes);
-                k[1][c] = vi_odd(bytes);
-            }
-            EL_UNROLL
-            for (int32_t r = 0; r < rows; r++) {
-                EL_UNROLL
-                for (int32_t half = 0; half < 2; half++) {
-                    int32_t pair;
-                    memcpy(&pair, q + (size_t)r * row_size + 2 * half, sizeof pair);
-                    const vi factor = vi_set1(pair);
-                    EL_UNROLL
-                    for (int32_t c = 0; c < Q8_COLUMNS; c++) {
-                        products[r][c] = vi_dot(products[r][c], k[half][c], factor);
-                    }
-                }
-            }
-        }
+        const size_t at = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
+        const uint16_t *scales = (const uint16_t *)(page + at + 1024) + slot;
+        q8_sums products;
+        q8_clear(rows, products);
+        q8_add_products(rows, x->q + (size_t)first * row_size + (size_t)b * EL_SQUARE, row_size, page + at + 4 * slot,
+                        ahead + at + 4 * slot, products);
         EL_UNROLL
         for (int32_t r = 0; r < rows; r++) {
             const vx d = vx_set1(x->d[(size_t)(first + r) * (size_t)x->n_squares + (size_t)b]);
@@ -94,17 +118,105 @@ static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
         if (!seg_sees(g, 0, g->n, p, Q8_LANES)) continue;
         const int32_t page = p / PAGE, slot = p % PAGE;
         const char *k = a->k_pages[page];
-        const char *ahead =
-            page + 1 < EL_SEG_PAGES && a->k_pages[page + 1] ? a->k_pages[page + 1] : g->first_v;
+        const char *ahead = page + 1 < EL_SEG_PAGES && a->k_pages[page + 1] ? a->k_pages[page + 1] : g->first_v;
         for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
             const int32_t rows = least(Q8_ROWS, g->n - first);
             float *out = g->s + (size_t)first * SEG + p;
             if (!seg_sees(g, first, first + rows, p, Q8_LANES)) continue;
             switch (rows) {
-            case 1: q8_tile(1, &x, first, k, slot, ahead, out); break;
-            case 2: q8_tile(2, &x, first, k, slot, ahead, out); break;
-            case 3: q8_tile(3, &x, first, k, slot, ahead, out); break;
-            default: q8_tile(4, &x, first, k, slot, ahead, out);
+            case 1: q8_scores(1, &x, first, k, slot, ahead, out); break;
+            case 2: q8_scores(2, &x, first, k, slot, ahead, out); break;
+            case 3: q8_scores(3, &x, first, k, slot, ahead, out); break;
+            default: q8_scores(4, &x, first, k, slot, ahead, out);
+            }
+        }
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------- */
+
+/* The pages that some rows of a block see, and their weights for one square of dims. */
+typedef struct q8_weights {
+    int32_t first_page, end_page;
+    float scale[Q8_ROWS];
+    int16_t w[Q8_ROWS][SEG];
+} q8_weights;
+
+/* Weights w of a row, whose positions lo..hi-1 are seen, times the scales of square `square`, as int16; 0 elsewhere in
+ * the pages of `to`. Returns their scale. */
+static float q8_weigh(const el_attn_segment *a, const float *w, int32_t lo, int32_t hi, size_t square,
+                      const q8_weights *to, int16_t *out) {
+    const int32_t first = lo / 16 * 16, begin = to->first_page * PAGE, end = to->end_page * PAGE;
+    const vf16 infinity = vf_set1(INFINITY);
+    float x[SEG];
+    vf16 top = vf_zero();
+    uint32_t finite = 0xffff;
+    for (int32_t p = first; p < hi; p += 16) {
+        const char *page = a->v_pages[p / PAGE];
+        const vf16 d = vf_load_bf16((const uint16_t *)(page + square + 1024) + p % PAGE);
+        vf16 product = vf_mul(vf_load(w + p), d);
+        if (p < lo || p + 16 > hi) product = vf_keep(vm_range(lo - p, hi - p), product);
+        finite &= vm_bits(vf_lt(product, infinity));
+        top = vf_max(product, top);
+        vf_store(x + p, product);
+    }
+    const float largest = vf_largest(top);
+    memset(out + begin, 0, (size_t)(end - begin) * sizeof *out);
+    if (finite != 0xffff) return el_bf16_to_f32(EL_BF16_NAN);
+    if (largest < el_float(EL_TINY)) return 0.0f;
+    const vf16 factor = vf_set1(32767.0f / largest);
+    for (int32_t p = first; p < hi; p += 16) vf_store_quads(out + p, vf_mul(vf_load(x + p), factor));
+    return largest / 32767.0f;
+}
+
+/* Dims of one square, Q8_LANES from `lane` on, of `rows` rows: n of them are stored in out[r] + lane. */
+EL_INLINE void q8_values(const int32_t rows, const el_attn_segment *a, const q8_weights *w, size_t square,
+                         int32_t lane, int32_t n, float *const *out) {
+    q8_sums sums;
+    q8_clear(rows, sums);
+    for (int32_t page = w->first_page; page < w->end_page; page++) {
+        const char *v = a->v_pages[page], *next = page + 1 < EL_SEG_PAGES ? a->v_pages[page + 1] : NULL;
+        if (!v) continue;
+        q8_add_products(rows, w->w[0] + page * PAGE, SEG, v + square + 4 * lane, (next ? next : v) + square + 4 * lane,
+                        sums);
+    }
+    EL_UNROLL
+    for (int32_t r = 0; r < rows; r++) {
+        float o[Q8_LANES];
+        EL_UNROLL
+        for (int32_t c = 0; c < Q8_COLUMNS; c++) {
+            vx_store(o + c * VX_LANES, vx_mul(vx_from_int(sums[r][c]), vx_set1(w->scale[r])));
+        }
+        memcpy(out[r] + lane, o, (size_t)n * sizeof *o);
+    }
+}
+
+static void seg_values_q8(const el_attn_segment *a, const seg_rows *g) {
+    q8_weights w;
+    for (int32_t b = 0; b < el_kv_squares(a->v_dim); b++) {
+        const size_t square = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
+        for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
+            const int32_t rows = least(Q8_ROWS, g->n - first);
+            float *out[Q8_ROWS];
+            w.first_page = EL_SEG_PAGES;
+            w.end_page = 0;
+            for (int32_t r = 0; r < rows; r++) {
+                w.first_page = least(w.first_page, g->lo[first + r] / PAGE);
+                w.end_page = most(w.end_page, (g->hi[first + r] + PAGE - 1) / PAGE);
+                out[r] = g->o[first + r] + b * EL_SQUARE;
+            }
+            for (int32_t r = 0; r < rows; r++) {
+                w.scale[r] = q8_weigh(a, g->s + (size_t)(first + r) * SEG, g->lo[first + r], g->hi[first + r], square,
+                                      &w, w.w[r]);
+            }
+            for (int32_t lane = 0; lane < el_kv_rest(a->v_dim, b); lane += Q8_LANES) {
+                const int32_t n = least(Q8_LANES, el_kv_rest(a->v_dim, b) - lane);
+                switch (rows) {
+                case 1: q8_values(1, a, &w, square, lane, n, out); break;
+                case 2: q8_values(2, a, &w, square, lane, n, out); break;
+                case 3: q8_values(3, a, &w, square, lane, n, out); break;
+                default: q8_values(4, a, &w, square, lane, n, out);
+                }
             }
         }
     }

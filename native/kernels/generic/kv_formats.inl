@@ -41,16 +41,6 @@ EL_INLINE const uint16_t *scales_of(const uint8_t *square, int32_t type) {
     return (const uint16_t *)(square + el_kv_square_bytes(type) - 2 * EL_PAGE_TOKENS);
 }
 
-static void plane_v_q8_0(const void *page, int32_t v_dim, int32_t d, int32_t lanes, float *to) {
-    const uint8_t *square = square_at(page, EL_KV_Q8_0, d / EL_SQUARE);
-    const uint16_t *scales = scales_of(square, EL_KV_Q8_0);
-    (void)v_dim, (void)lanes;
-    for (int32_t p = 0; p < EL_PAGE_TOKENS; p++) {
-        const vf16 q = vf_load_i8(square + p * EL_SQUARE + d % EL_SQUARE);
-        vf_store(to + 16 * p, vf_mul(q, vf_set1(el_bf16_to_f32(scales[p]))));
-    }
-}
-
 static void plane_k_q4_0(const void *page, int32_t k_dim, int32_t slot, float *to) {
     for (int32_t b = 0; b < el_kv_squares(k_dim); b++) {
         const uint8_t *square = square_at(page, EL_KV_Q4_0, b);
@@ -76,12 +66,13 @@ static void plane_v_q4_0(const void *page, int32_t v_dim, int32_t d, int32_t lan
 }
 
 static const struct {
-    plane_k_fn *k; /* NULL: multiplied in another way (attention_q8.inl) */
+    /* NULL: multiplied in another way (attention_q8.inl) */
+    plane_k_fn *k;
     plane_v_fn *v;
     int32_t has_tiles; /* tiles can read the format where it lies */
 } KV_PLANES[EL_KV_TYPES] = {
     [EL_KV_F16] = {plane_k_f16, plane_v_f16, 1},        [EL_KV_F32] = {plane_k_f32, plane_v_f32, 1},
-    [EL_KV_BF16] = {plane_k_bf16, plane_v_bf16, 0},     [EL_KV_Q8_0] = {NULL, plane_v_q8_0, 0},
+    [EL_KV_BF16] = {plane_k_bf16, plane_v_bf16, 0},     [EL_KV_Q8_0] = {NULL, NULL, 0},
     [EL_KV_Q4_0] = {plane_k_q4_0, plane_v_q4_0, 0},     [EL_KV_FP8_E4M3] = {plane_k_e4m3, plane_v_e4m3, 0},
     [EL_KV_FP8_E5M2] = {plane_k_e5m2, plane_v_e5m2, 0},
 };

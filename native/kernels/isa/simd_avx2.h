@@ -183,7 +183,12 @@ static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 static inline vi vi_even(vi x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
 static inline vi vi_odd(vi x) { return _mm256_srai_epi16(x, 8); }
 /* sum + x0 * y0 + x1 * y1 */
-static inline vi vi_dot(vi sum, vi x, vi y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
+static inline vi vi_dot(vi sum, vi x, vi y) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+    EL_PIN(sum);
+    return sum;
+}
+static inline void vf_store_quads(int16_t *p, vf16 x) { store_quads(p, x.a, x.b); }
 static inline vx vx_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
 static inline vx vx_mul(vx x, vx y) { return _mm256_mul_ps(x, y); }
 

@@ -170,6 +170,7 @@ static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_dpwssd_epi32(sum, x,
 #else
 static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
 #endif
+static inline void vf_store_quads(int16_t *p, vf16 x) { store_quads(p, vf_low(x), vf_high(x)); }
 static inline vx vx_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
 static inline vx vx_mul(vx x, vx y) { return vf_mul(x, y); }
 static inline vx vx_load_bf16(const uint16_t *p) { return vf_load_bf16(p); }
