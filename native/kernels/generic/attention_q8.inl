@@ -14,8 +14,8 @@ EL_INLINE void q8_clear(const int32_t rows, q8_sums sums) {
     }
 }
 
-/* Add the products of `rows` rows x, row_size apart, with Q8_LANES lanes of the square at `at`, which points to the
- * first of them. `ahead`: as much is prefetched there. */
+/* Add the products of `rows` rows x, row_size apart, with Q8_LANES lanes of a square; `at` points to the first of them.
+ * As much is prefetched at `ahead`. */
 EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_size, const char *at,
                                const char *ahead, q8_sums sums) {
     for (int32_t quad = 0; quad < 8; quad++, at += QUAD_BYTES, ahead += QUAD_BYTES, x += 4) {
@@ -41,6 +41,15 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
     }
 }
 
+/* Call f(rows, ...) with a constant. */
+#define Q8_EACH(f, rows, ...)         \
+    switch (rows) {                   \
+    case 1: f(1, __VA_ARGS__); break; \
+    case 2: f(2, __VA_ARGS__); break; \
+    case 3: f(3, __VA_ARGS__); break; \
+    default: f(4, __VA_ARGS__);       \
+    }
+
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
 typedef struct q8_queries {
@@ -54,7 +63,8 @@ static float q8_query(const float *x, int32_t n, int16_t *q) {
     const vf16 low = vf_load_some(x, n), high = n > 16 ? vf_load_some(x + 16, n - 16) : vf_zero();
     const vf16 infinity = vf_set1(INFINITY), a = vf_abs(low), b = vf_abs(high);
     const float amax = vf_largest(vf_max(a, b));
-    if (vm_bits(vf_lt(a, infinity)) != 0xffff || vm_bits(vf_lt(b, infinity)) != 0xffff || amax < el_float(EL_TINY)) {
+    if (vm_bits(vf_lt(a, infinity)) != 0xffff || vm_bits(vf_lt(b, infinity)) != 0xffff ||
+        amax < el_float(EL_TINY)) {
         const int32_t is_finite = amax < el_float(EL_TINY);
         memset(q, 0, EL_SQUARE * sizeof *q);
         return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
@@ -79,8 +89,8 @@ static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
 }
 
 /* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. */
-EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first, const char *page, int32_t slot,
-                         const char *ahead, float *out) {
+EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first, const char *page,
+                         int32_t slot, const char *ahead, float *out) {
     const size_t row_size = (size_t)x->n_squares * EL_SQUARE;
     vx sum[Q8_ROWS][Q8_COLUMNS];
     EL_UNROLL
@@ -93,8 +103,8 @@ EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first,
         const uint16_t *scales = (const uint16_t *)(page + at + 1024) + slot;
         q8_sums products;
         q8_clear(rows, products);
-        q8_add_products(rows, x->q + (size_t)first * row_size + (size_t)b * EL_SQUARE, row_size, page + at + 4 * slot,
-                        ahead + at + 4 * slot, products);
+        q8_add_products(rows, x->q + (size_t)first * row_size + (size_t)b * EL_SQUARE, row_size,
+                        page + at + 4 * slot, ahead + at + 4 * slot, products);
         EL_UNROLL
         for (int32_t r = 0; r < rows; r++) {
             const vx d = vx_set1(x->d[(size_t)(first + r) * (size_t)x->n_squares + (size_t)b]);
@@ -114,20 +124,16 @@ EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first,
 
 static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
     const q8_queries x = q8_quantize(a, g);
-    for (int32_t p = 0; p < SEG; p += Q8_LANES) {
-        if (!seg_sees(g, 0, g->n, p, Q8_LANES)) continue;
-        const int32_t page = p / PAGE, slot = p % PAGE;
-        const char *k = a->k_pages[page];
-        const char *ahead = page + 1 < EL_SEG_PAGES && a->k_pages[page + 1] ? a->k_pages[page + 1] : g->first_v;
-        for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
-            const int32_t rows = least(Q8_ROWS, g->n - first);
-            float *out = g->s + (size_t)first * SEG + p;
-            if (!seg_sees(g, first, first + rows, p, Q8_LANES)) continue;
-            switch (rows) {
-            case 1: q8_scores(1, &x, first, k, slot, ahead, out); break;
-            case 2: q8_scores(2, &x, first, k, slot, ahead, out); break;
-            case 3: q8_scores(3, &x, first, k, slot, ahead, out); break;
-            default: q8_scores(4, &x, first, k, slot, ahead, out);
+    for (int32_t page = 0; page < EL_SEG_PAGES; page++) {
+        if (!seg_sees(g, 0, g->n, page * PAGE, PAGE)) continue;
+        const char *k = a->k_pages[page], *next = page + 1 < EL_SEG_PAGES ? a->k_pages[page + 1] : NULL;
+        const char *ahead = next ? next : g->first_v;
+        for (int32_t slot = 0; slot < PAGE; slot += Q8_LANES) {
+            for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
+                const int32_t rows = least(Q8_ROWS, g->n - first), p = page * PAGE + slot;
+                float *out = g->s + (size_t)first * SEG + p;
+                if (!seg_sees(g, first, first + rows, p, Q8_LANES)) continue;
+                Q8_EACH(q8_scores, rows, &x, first, k, slot, ahead, out)
             }
         }
     }
@@ -142,30 +148,40 @@ typedef struct q8_weights {
     int16_t w[Q8_ROWS][SEG];
 } q8_weights;
 
+/* Zeros in the pages that are not begin .. end-1. */
+static void q8_zero_rest(int16_t *w, const q8_weights *to, int32_t begin, int32_t end) {
+    memset(w + to->first_page * PAGE, 0, (size_t)(begin - to->first_page) * PAGE * sizeof *w);
+    memset(w + end * PAGE, 0, (size_t)(to->end_page - end) * PAGE * sizeof *w);
+}
+
 /* Weights w of a row, whose positions lo..hi-1 are seen, times the scales of square `square`, as int16; 0 elsewhere in
  * the pages of `to`. Returns their scale. */
 static float q8_weigh(const el_attn_segment *a, const float *w, int32_t lo, int32_t hi, size_t square,
                       const q8_weights *to, int16_t *out) {
-    const int32_t first = lo / 16 * 16, begin = to->first_page * PAGE, end = to->end_page * PAGE;
-    const vf16 infinity = vf_set1(INFINITY);
+    const int32_t begin = lo / PAGE, end = (hi + PAGE - 1) / PAGE;
     float x[SEG];
-    vf16 top = vf_zero();
-    uint32_t finite = 0xffff;
-    for (int32_t p = first; p < hi; p += 16) {
-        const char *page = a->v_pages[p / PAGE];
-        const vf16 d = vf_load_bf16((const uint16_t *)(page + square + 1024) + p % PAGE);
-        vf16 product = vf_mul(vf_load(w + p), d);
-        if (p < lo || p + 16 > hi) product = vf_keep(vm_range(lo - p, hi - p), product);
-        finite &= vm_bits(vf_lt(product, infinity));
-        top = vf_max(product, top);
-        vf_store(x + p, product);
+    vf16 top = vf_zero(), broken = vf_zero();
+    for (int32_t page = begin; page < end; page++) {
+        const uint16_t *scales = (const uint16_t *)((const char *)a->v_pages[page] + square + 1024);
+        EL_UNROLL
+        for (int32_t slot = 0; slot < PAGE; slot += 16) {
+            const int32_t p = page * PAGE + slot;
+            vf16 product = vf_mul(vf_load(w + p), vf_load_bf16(scales + slot));
+            if (p < lo || p + 16 > hi) product = vf_keep(vm_range(lo - p, hi - p), product);
+            broken = vf_fma(product, vf_zero(), broken); /* 0, nan after an inf or nan */
+            top = vf_max(product, top);
+            vf_store(x + p, product);
+        }
     }
-    const float largest = vf_largest(top);
-    memset(out + begin, 0, (size_t)(end - begin) * sizeof *out);
-    if (finite != 0xffff) return el_bf16_to_f32(EL_BF16_NAN);
-    if (largest < el_float(EL_TINY)) return 0.0f;
+    const float largest = vf_largest(top), any = vf_fold16(broken);
     const vf16 factor = vf_set1(32767.0f / largest);
-    for (int32_t p = first; p < hi; p += 16) vf_store_quads(out + p, vf_mul(vf_load(x + p), factor));
+    const int32_t is_tiny = largest < el_float(EL_TINY);
+    if (any != 0.0f || is_tiny) q8_zero_rest(out, to, to->first_page, to->first_page);
+    if (any != 0.0f) return el_bf16_to_f32(EL_BF16_NAN);
+    if (is_tiny) return 0.0f;
+    for (int32_t p = begin * PAGE; p < end * PAGE; p += 16)
+        vf_store_quads(out + p, vf_mul(vf_load(x + p), factor));
+    q8_zero_rest(out, to, begin, end);
     return largest / 32767.0f;
 }
 
@@ -177,8 +193,8 @@ EL_INLINE void q8_values(const int32_t rows, const el_attn_segment *a, const q8_
     for (int32_t page = w->first_page; page < w->end_page; page++) {
         const char *v = a->v_pages[page], *next = page + 1 < EL_SEG_PAGES ? a->v_pages[page + 1] : NULL;
         if (!v) continue;
-        q8_add_products(rows, w->w[0] + page * PAGE, SEG, v + square + 4 * lane, (next ? next : v) + square + 4 * lane,
-                        sums);
+        q8_add_products(rows, w->w[0] + page * PAGE, SEG, v + square + 4 * lane,
+                        (next ? next : v) + square + 4 * lane, sums);
     }
     EL_UNROLL
     for (int32_t r = 0; r < rows; r++) {
@@ -191,32 +207,34 @@ EL_INLINE void q8_values(const int32_t rows, const el_attn_segment *a, const q8_
     }
 }
 
+/* The weights of rows first .. first+rows-1 for a square of dims. */
+static void q8_weigh_rows(const el_attn_segment *a, const seg_rows *g, int32_t first, int32_t rows,
+                          size_t square, q8_weights *w) {
+    w->first_page = EL_SEG_PAGES;
+    w->end_page = 0;
+    for (int32_t r = first; r < first + rows; r++) {
+        w->first_page = least(w->first_page, g->lo[r] / PAGE);
+        w->end_page = most(w->end_page, (g->hi[r] + PAGE - 1) / PAGE);
+    }
+    for (int32_t r = 0; r < rows; r++) {
+        const int32_t i = first + r;
+        w->scale[r] = q8_weigh(a, g->s + (size_t)i * SEG, g->lo[i], g->hi[i], square, w, w->w[r]);
+    }
+}
+
 static void seg_values_q8(const el_attn_segment *a, const seg_rows *g) {
     q8_weights w;
     for (int32_t b = 0; b < el_kv_squares(a->v_dim); b++) {
         const size_t square = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
+        const int32_t n_dims = el_kv_rest(a->v_dim, b);
         for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
             const int32_t rows = least(Q8_ROWS, g->n - first);
             float *out[Q8_ROWS];
-            w.first_page = EL_SEG_PAGES;
-            w.end_page = 0;
-            for (int32_t r = 0; r < rows; r++) {
-                w.first_page = least(w.first_page, g->lo[first + r] / PAGE);
-                w.end_page = most(w.end_page, (g->hi[first + r] + PAGE - 1) / PAGE);
-                out[r] = g->o[first + r] + b * EL_SQUARE;
-            }
-            for (int32_t r = 0; r < rows; r++) {
-                w.scale[r] = q8_weigh(a, g->s + (size_t)(first + r) * SEG, g->lo[first + r], g->hi[first + r], square,
-                                      &w, w.w[r]);
-            }
-            for (int32_t lane = 0; lane < el_kv_rest(a->v_dim, b); lane += Q8_LANES) {
-                const int32_t n = least(Q8_LANES, el_kv_rest(a->v_dim, b) - lane);
-                switch (rows) {
-                case 1: q8_values(1, a, &w, square, lane, n, out); break;
-                case 2: q8_values(2, a, &w, square, lane, n, out); break;
-                case 3: q8_values(3, a, &w, square, lane, n, out); break;
-                default: q8_values(4, a, &w, square, lane, n, out);
-                }
+            for (int32_t r = 0; r < rows; r++) out[r] = g->o[first + r] + b * EL_SQUARE;
+            q8_weigh_rows(a, g, first, rows, square, &w);
+            for (int32_t lane = 0; lane < n_dims; lane += Q8_LANES) {
+                const int32_t n = least(Q8_LANES, n_dims - lane);
+                Q8_EACH(q8_values, rows, a, &w, square, lane, n, out)
             }
         }
     }

@@ -79,8 +79,8 @@ EL_INLINE __m512i el_simde_dpwssd(__m512i sum, __m512i a, __m512i b) {
 
 /* 16 floats to the nearest int16 (they must fit), the second and third of each four exchanged. */
 EL_INLINE void store_quads(int16_t *p, __m256 low, __m256 high) {
-    const __m256i swap = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6,
-                                          7, 8, 9, 12, 13, 10, 11, 14, 15);
+    const __m256i swap = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2,
+                                          3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
     const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(low), _mm256_cvtps_epi32(high));
     const __m256i all = _mm256_permute4x64_epi64(pairs, _MM_SHUFFLE(3, 1, 2, 0));
     _mm256_storeu_si256((__m256i *)(void *)p, _mm256_shuffle_epi8(all, swap));
