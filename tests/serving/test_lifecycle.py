@@ -318,7 +318,11 @@ def test_closing_stops_the_work_within_a_step(open_llm: OpenLLM, stream: bool) -
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"kv_type": "q8_0"}, ConfigError, 'kv_type must be "f16" or "f32"'),
+        (
+            {"kv_type": "q5_1"},
+            ConfigError,
+            "kv_type must be one of f16, bf16, q8_0, q4_0, fp8_e4m3, fp8_e5m2, f32, fp8",
+        ),
         ({"kv_type": ("f16", "int3")}, ConfigError, "found 'int3'"),
         ({"kv_type": ("f16",)}, ConfigError, "kv_type"),
         ({"kv_type": None}, ConfigError, "kv_type"),
@@ -407,6 +411,11 @@ def test_info(open_llm: OpenLLM, tiny_path: Path) -> None:
     assert info.bits_per_weight == 32
     assert info.kv_type == "f32+f16"
     assert info.fingerprint.endswith("-f32+f16")
+    pages = info.kv_bytes // (6 * 32 * 32)
+    info = open_llm(kv_type=("q8_0", "fp8"), n_ctx=100).info
+    assert info.kv_type == "q8_0+fp8_e4m3"
+    assert info.fingerprint.endswith("-q8_0+fp8_e4m3")
+    assert info.kv_bytes == pages * 32 * (2 * 34 + 32)  # two heads of 16 dimensions: half blocks
     assert info.has_chat_template
     assert info.backend == "fake"
 

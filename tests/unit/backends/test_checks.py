@@ -107,8 +107,8 @@ def test_sizes_of_a_batch_are_limited() -> None:
         ({"max_tokens": 2**31}, "max_tokens is 2147483648"),
         ({"n_pages": (4,)}, "expected 3 positive numbers"),
         ({"n_pages": (4, 0, 4)}, "expected 3 positive numbers"),
-        ({"k_type": "q8_0"}, "k_type is 'q8_0', expected one of f16, f32"),
-        ({"v_type": "bf16"}, "v_type is 'bf16'"),
+        ({"k_type": "q5_1"}, "k_type is 'q5_1', expected one of f16, bf16, q8_0, q4_0, fp8_e4m3, fp8_e5m2, f32"),
+        ({"v_type": "fp8"}, "v_type is 'fp8'"),
         ({"weights": "auto"}, "weights is 'auto', expected one of mmap, tiles"),
     ],
 )

@@ -97,6 +97,16 @@ def test_half_precision_cache(model: Any, nmse: Any) -> None:
     assert (b != c).any()
 
 
+@pytest.mark.parametrize(
+    ("kind", "high"), [("bf16", 1e-4), ("q8_0", 1e-4), ("q4_0", 1e-1), ("fp8_e4m3", 1e-2), ("fp8_e5m2", 5e-2)]
+)
+def test_cache_formats(kind: str, high: float, model: Any, nmse: Any) -> None:
+    exact, k, v = model("llama-dense"), model("llama-dense", k_type=kind), model("llama-dense", v_type=kind)
+    a, b, c = (teacher_forced(m.executable, m.plan, m.case.tokens, (8,), m.line()) for m in (exact, k, v))
+    assert 0 < nmse(a, b) < high
+    assert 0 < nmse(a, c) < high
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_copied_page_continues_the_sequence(name: str, model: Any) -> None:
     m = model(name)

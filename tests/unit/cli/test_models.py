@@ -42,6 +42,8 @@ def test_inspect_json(cli: CLI, tiny: str, name: str) -> None:
         (["-c", "0"], 256 * 2 * 32 * 2),
         (["-c", "1024", "-ctk", "f32"], 1024 * (4 + 2) * 32),
         (["-ctk", "f32", "-ctv", "f32"], 256 * 8 * 32),
+        (["-ctk", "bf16", "-ctv", "fp8"], 256 * (2 + 1) * 32),
+        (["--cache-type-k", "q8_0", "--cache-type-v", "q4_0"], 256 * 2 * (34 + 18)),  # two heads of 16: half blocks
     ],
 )
 def test_kv_bytes(cli: CLI, tiny: str, argv: list[str], bytes_: int) -> None:

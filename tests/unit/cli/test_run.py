@@ -219,6 +219,11 @@ def test_batch_sizes(cli: CLI, tiny: str) -> None:
 def test_cache_types(cli: CLI, tiny: str) -> None:
     out = cli("run", tiny, "Hi", "-ctk", "f32", "-ctv", "f16", "-n", "1", "--json").out
     assert json.loads(out)["fingerprint"].endswith("-f32+f16")
+    out = cli("run", tiny, "Hi", "-ctk", "fp8", "-ctv", "fp8_e4m3", "-n", "1", "--json").out
+    assert json.loads(out)["fingerprint"].endswith("-fp8_e4m3")
+    code, _, err = cli("run", tiny, "Hi", "-ctk", "q5_1")
+    assert code == 2
+    assert "q8_0" in err
 
 
 @pytest.mark.parametrize(
