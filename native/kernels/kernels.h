@@ -186,9 +186,9 @@ static inline size_t el_attn_scratch_bytes(int32_t k_dim, int32_t v_dim) {
  *   a = chain over e of q[e] * k[e][p];  s = a * scale;  softcap: s = softcap * tanh(s / softcap)
  *   m = max s;  w[p] = exp(s - m);  l = fold16 of w by p % 16 (unseen positions contribute nothing)
  *   o[d] = chain over p ascending of w[p] * v[p][d]
- * With K in q8_0, a = chain over squares b of (f32)I * (dq * d[p]): the query's 32 dims of b as int8 with
- * dq = amax / 127 and q = rint(x * (127 / amax)) (amax not finite: q = 0, dq = nan; below 2^-120: q = 0, dq = 0), I = their
- * exact integer product with those of p.
+ * With K in q8_0, a = chain over squares b of (f32)I * (dq * d[p]): the query's 32 dims of b as int16 with
+ * dq = amax / 32767 and q = rint(x * (32767 / amax)) (amax not finite: q = 0, dq = nan; below 2^-120: q = 0, dq = 0),
+ * I = their exact integer product with those of p.
  * With V in q8_0, o of a square's dims is (f32)I * D: x[p] = w[p] * d[p] of the square, top = max x, D = top / 32767,
  * W[p] = rint(x[p] * (32767 / top)), I = exact integer sum of W[p] * q[p][d] (some x not finite: W = 0, D = nan; top below
  * 2^-120: W = 0, D = 0).

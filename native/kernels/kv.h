@@ -102,17 +102,17 @@ static inline uint16_t el_kv_q4(const float *x, int32_t n, int8_t q[EL_SQUARE]) 
     return d;
 }
 
-/* The query's 32 dims of a square. */
-static inline float el_kv_query(const float *x, int32_t n, int8_t q[EL_SQUARE]) {
+/* The query's 32 dims of a square as int16, and their scale. */
+static inline float el_kv_query(const float *x, int32_t n, int16_t q[EL_SQUARE]) {
     float dims[EL_SQUARE];
     const int32_t a = el_kv_dims(x, n, dims);
     if (a < EL_TINY || a >= EL_INF) {
-        memset(q, 0, EL_SQUARE);
-        return a < EL_TINY ? 0.0f : el_float((uint32_t)EL_BF16_NAN << 16);
+        memset(q, 0, EL_SQUARE * sizeof *q);
+        return a < EL_TINY ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
-    const float amax = el_float((uint32_t)a);
-    el_kv_scaled(dims, 127.0f / amax, 127, q);
-    return amax / 127.0f;
+    const float amax = el_float((uint32_t)a), factor = 32767.0f / amax;
+    for (int32_t i = 0; i < EL_SQUARE; i++) q[i] = (int16_t)el_rint(dims[i] * factor);
+    return amax / 32767.0f;
 }
 
 #endif

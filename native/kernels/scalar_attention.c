@@ -31,7 +31,7 @@ static void dot_page_q8(const el_attn_segment *a, const float *q, const void *pa
     for (int32_t b = 0; b < el_kv_squares(a->k_dim); b++) {
         const uint8_t *square = (const uint8_t *)page + (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
         const uint16_t *scales = (const uint16_t *)(square + 1024);
-        int8_t qq[EL_SQUARE];
+        int16_t qq[EL_SQUARE];
         const float d = el_kv_query(q + b * EL_SQUARE, el_kv_rest(a->k_dim, b), qq);
         for (int i = 0; i < EL_PAGE_TOKENS; i++) {
             int32_t sum = 0;

@@ -69,10 +69,10 @@ static float q8_query(const float *x, int32_t n, int16_t *q) {
         memset(q, 0, EL_SQUARE * sizeof *q);
         return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
-    const vf16 factor = vf_set1(127.0f / amax);
+    const vf16 factor = vf_set1(32767.0f / amax);
     vf_store_quads(q, vf_mul(low, factor));
     vf_store_quads(q + 16, vf_mul(high, factor));
-    return amax / 127.0f;
+    return amax / 32767.0f;
 }
 
 static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
