@@ -51,7 +51,8 @@ def add_cache_types(group: argparse._ActionsContainer) -> None:
             f"--cache-type-{name}",
             default="f16",
             choices=KV_NAMES,
-            help=f"format of the {name.upper()} cache (f16)",
+            metavar="TYPE",
+            help=f"format of the {name.upper()} cache: {', '.join(KV_NAMES)} (f16)",
         )
 
 
