@@ -75,9 +75,6 @@ class NativeExecutable:
                 isa=usable_level(config.isa or env.ISA.get()),
             ),
         )
-        if tiles:
-            for w in program.packed:
-                file.drop_pages(plan.weights[w].tensor)
         chosen = self._engine.info
         self.info = BackendInfo(
             "native",
@@ -137,15 +134,17 @@ def _matrix(file: GGUFFile, weight: Weight, *, pack: bool) -> Matrix:
     n_rows, n_cols = weight.shape[-2], weight.shape[-1]
     n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))
     data = file.data(weight.tensor)
+    fd, offset = file.source(weight.tensor)
     row_bytes = info.qtype.n_bytes(n_cols)
     if n_stack == 1:
+        offset += weight.row0 * row_bytes
         data = data[weight.row0 * row_bytes : (weight.row0 + n_rows) * row_bytes]
     elif n_stack * n_rows * row_bytes != len(data):
         raise UnsupportedModel(
             f"{weight.tensor}: the native backend takes whole expert stacks in this release, found rows "
             f'{weight.row0} to {weight.row0 + n_rows} of each: open the model with backend="reference"'
         )
-    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack)
+    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack, (fd, offset))
 
 
 def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
