@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import (
+    CacheError,
     CapacityError,
     ConfigError,
     ContextOverflow,
@@ -52,6 +53,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "LLM",
+    "CacheError",
     "CapacityError",
     "Choice",
     "Chunk",

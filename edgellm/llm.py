@@ -56,13 +56,15 @@ class LLM:
     n_ctx: context in tokens; None = what the model was trained for, or less if the KV memory holds less (said once).
     n_threads: None = one per physical core this process may use.
     kv_type: element type of the KV cache, "f16" or "f32"; a pair means (K, V).
-    weights: "mmap" runs from the file, "tiles" repacks at load, "auto" = tiles where memory allows. Same bits.
+    weights: "mmap" runs from the file, "tiles" repacks at load, "cache" runs from a tile cache, which is written first
+        where there is none ("cache:FILE": from that one as it is), "auto" = a cache if there is one, else tiles where
+        memory allows. Same bits.
     backend: "auto" | "native" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     progress: called with (stage, fraction) while loading.
 
-    Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
+    Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ class BackendConfig:
 
     n_ctx: longest sequence. max_tokens: most tokens T in a step. max_rows: most output rows R in a step.
     max_seqs: most sequences S in a step. n_pages: pages per cache class (state classes: slots).
-    k_type, v_type: "f16" | "f32". weights: "mmap" | "tiles". isa: level name, None = best.
+    k_type, v_type: "f16" | "f32". weights: "mmap" | "tiles" | "cache" | "cache:FILE" (native only).
+    cached: use a good tile cache where there is one, whatever `weights` says. isa: level name, None = best.
     n_threads: None = automatic.
     """
 
@@ -33,6 +34,7 @@ class BackendConfig:
     weights: str = "tiles"
     isa: str | None = None
     n_threads: int | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

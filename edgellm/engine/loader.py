@@ -37,6 +37,9 @@ Progress = Callable[[str, float], None]
 KV_TYPES = ("f16", "f32")
 """Element types of the KV cache."""
 
+WEIGHTS = ("auto", "mmap", "tiles", "cache")
+"""Layouts of the weights; also "cache:FILE"."""
+
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
 
@@ -109,6 +112,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             weights=_weights_mode(options.weights, file),
             isa=options.isa,
             n_threads=options.n_threads,
+            cached=options.weights == "auto",
         )
         kv_type = options.k_type if options.k_type == options.v_type else f"{options.k_type}+{options.v_type}"
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
@@ -178,8 +182,9 @@ def _check_options(options: OpenOptions) -> None:
         if kind not in KV_TYPES:
             allowed = " or ".join(f'"{k}"' for k in KV_TYPES)
             raise ConfigError(f"kv_type must be {allowed} (or a pair of them) in this release, found {kind!r:.80}")
-    if options.weights not in ("auto", "mmap", "tiles"):
-        raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
+    if options.weights not in WEIGHTS and not (isinstance(options.weights, str) and options.weights[:6] == "cache:"):
+        allowed = ", ".join(f'"{w}"' for w in WEIGHTS)
+        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {options.weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
 
