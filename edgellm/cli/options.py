@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 KV_TYPES = ("f16", "f32")
 
 
+class _Weights(tuple[str, ...]):
+    """The layouts of weights to choose from; "cache:FILE" is one of them."""
+
+    def __contains__(self, value: object) -> bool:
+        return super().__contains__(value) or (isinstance(value, str) and value[:6] == "cache:" and len(value) > 6)
+
+
+WEIGHTS = _Weights(("auto", "mmap", "tiles", "cache"))
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """[MODEL] or -m MODEL."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="path or catalogue name (default: the starter model)")
@@ -39,7 +49,12 @@ def add_compute(group: argparse._ActionsContainer) -> None:
     group.add_argument("-ub", "--ubatch-size", type=int, metavar="N", help="most tokens a step computes (512)")
     group.add_argument("-b", "--batch-size", type=int, metavar="N", help="the same, where -ub is not given")
     add_cache_types(group)
-    group.add_argument("--weights", default="auto", choices=["auto", "mmap", "tiles"], help="layout of the weights")
+    group.add_argument(
+        "--weights",
+        default="auto",
+        choices=WEIGHTS,
+        help="layout of the weights; cache: a file of tiles, see `edgellm pack` (cache:FILE: that one)",
+    )
     group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")
     group.add_argument("--isa", metavar="LEVEL", help="instruction set level (see `edgellm doctor`)")
 
