@@ -42,8 +42,8 @@ ALIASES = {"show": "inspect", "ls": "list"}
 
 EXIT_CODES = {
     0: "done",
-    1: "failed: the reason is on standard error; of `inspect --verify` and `pack --verify`: something is damaged; of a chat on a pipe: a "
-    "message could not be answered",
+    1: "failed: the reason is on standard error; of `inspect --verify` and `pack --verify`: something is damaged; of a "
+    "chat on a pipe: a message could not be answered",
     2: "wrong usage, a wrong variable in the environment, a base model where a chat model is needed",
     130: "interrupted (Ctrl-C)",
 }

@@ -32,8 +32,8 @@ JSON = {
     "memory_total": "bytes",
     "memory_available": "bytes",
     "largest_model_tiles": "bytes of weights up to which they are repacked for speed",
-    "tiles": "object: folder of the tile caches, number of those in it and beside models in the cache, bytes, and orphaned: "
-    "number of those whose model is gone; null where there is no cache directory",
+    "tiles": "object: folder of the tile caches, number of those in it and beside models in the cache, bytes, and "
+    "orphaned: number of those whose model is gone; null where there is no cache directory",
     "native": "whether the native library can be used",
     "native_library": "its path",
     "native_why_not": "why it cannot be used, or empty",

@@ -10,8 +10,8 @@ from edgellm.hub import tiles
 
 JSON = {
     "local": "list of models on this machine: name, path (of the first file), size in bytes, origin (edgellm, Hugging "
-    "Face, LM Studio, llama.cpp or Ollama), repo (on Hugging Face, or null), license (or null), modified (UTC), tiles (bytes of its tile "
-    "caches)",
+    "Face, LM Studio, llama.cpp or Ollama), repo (on Hugging Face, or null), license (or null), modified (UTC), "
+    "tiles (bytes of its tile caches)",
     "catalog": "list of models that the catalogue offers and that are not here: name, size, license",
 }
 

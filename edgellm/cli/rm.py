@@ -10,7 +10,9 @@ from edgellm import hub
 from edgellm.hub import tiles
 from edgellm.hub.local import models_dir
 
-JSON = {"removed": "list: name (as it was given), freed (bytes that were deleted), tiles (those of its tile caches among them)"}
+JSON = {
+    "removed": "list: name (as it was given), freed (bytes that were deleted), tiles (those of tile caches among them)"
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -87,7 +87,7 @@ class Loaded:
 def open_model(path: str, options: OpenOptions, progress: Progress | None = None) -> Loaded:
     """Open the file at `path` and start its engine. Everything opened is closed again when something fails.
 
-    Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
+    Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.
     """
     _check_options(options)
     with ExitStack() as undo:
@@ -182,9 +182,10 @@ def _check_options(options: OpenOptions) -> None:
         if kind not in KV_TYPES:
             allowed = " or ".join(f'"{k}"' for k in KV_TYPES)
             raise ConfigError(f"kv_type must be {allowed} (or a pair of them) in this release, found {kind!r:.80}")
-    if options.weights not in WEIGHTS and not (isinstance(options.weights, str) and options.weights[:6] == "cache:"):
+    weights = options.weights
+    if weights not in WEIGHTS and not (isinstance(weights, str) and weights[:6] == "cache:" and weights[6:].strip()):
         allowed = ", ".join(f'"{w}"' for w in WEIGHTS)
-        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {options.weights!r:.80}')
+        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
 

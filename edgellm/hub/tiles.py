@@ -10,8 +10,8 @@ What is in one, all numbers little-endian:
     64             the header: JSON in UTF-8, see `read_header`
                    zeros up to a multiple of ALIGNMENT, then the tiles, each matrix on a multiple of ALIGNMENT
 
-A cache is found beside its model (model.gguf.tiles) or in the cache directory, under a name that follows from the model's
-path. `edgellm.backends.native.tilefile` writes caches and decides whether one belongs to a model.
+A cache is found beside its model (model.gguf.tiles) or in the cache directory, under a name that follows from the
+model's path. `edgellm.backends.native.tilefile` writes caches and decides whether one belongs to a model.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def remove_of(model: Path) -> int:
 
 
 def remove_orphans(below: Path | None = None) -> int:
-    """Deletes caches whose model is gone, damaged ones and what is left of interrupted packing; below: only of models in that folder.
+    """Deletes caches whose model is gone, damaged ones and what is left of interrupted packing.
 
-    Returns the bytes that were freed.
+    below: only caches of models in that folder. Returns the bytes that were freed.
     """
     freed = 0
     root = None if below is None else Path(os.path.realpath(below))
@@ -124,11 +124,11 @@ def start_of_tiles(n_header: int) -> int:
 
 
 def read_header(fd: int) -> tuple[dict[str, Any], int]:
-    """The header of an open cache, as it was written, and the byte where its tiles begin. ValueError says what is wrong.
+    """The header of an open cache, as it was written, and the byte where its tiles begin. ValueError: what is wrong.
 
-    Keys: edgellm (version), layout (of the tiles), source (path of the model's first file), files ([size, mtime in ns] of
-    each of the model's), model (the model's hash), matrices ([tensor, first row, type, matrices, rows, columns, offset,
-    bytes] of each), piece (bytes that are hashed at once), sha256 (of each matrix: of the hashes of its pieces).
+    Keys: edgellm (version), layout (of the tiles), source (path of the model's first file), files ([size, mtime in ns]
+    of each of the model's), model (the model's hash), matrices ([tensor, first row, type, matrices, rows, columns,
+    offset, bytes] of each), piece (bytes hashed at once), sha256 (of each matrix: of the hashes of its pieces).
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):

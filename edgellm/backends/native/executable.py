@@ -143,7 +143,7 @@ def _vector(file: GGUFFile, weight: Weight) -> F32:
 
 
 def _matrix(file: GGUFFile, weight: Weight, *, pack: bool, tiles: Bytes | None) -> Matrix:
-    """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes, with their tiles if they are there."""
+    """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes; tiles: those of the same rows."""
     info = file.tensors[weight.tensor]
     n_rows, n_cols = weight.shape[-2], weight.shape[-1]
     n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))

@@ -56,7 +56,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One matrix (or stack of n_stack) of a cache: rows row0 .. of a tensor; offset, n_bytes: of its tiles in the file."""
+    """One matrix (or stack of n_stack): rows row0 .. of a tensor; offset, n_bytes: of its tiles, from the first on."""
 
     matrix: int
     tensor: str
@@ -87,7 +87,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """An open cache. arrays: matrix of the program -> its tiles, views of the map, which lives as long as any of them."""
+    """An open cache. arrays: matrix of the program -> its tiles, a view of the map, which lives as long as one does."""
 
     path: Path
     n_bytes: int
@@ -164,8 +164,8 @@ def open_tiles(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> Tiles:
         os.close(fd)
     data = np.frombuffer(mapped, np.uint8)
     arrays: dict[int, Bytes] = {}
-    for e in entries:
-        arrays[e.matrix] = data[start + e.offset : start + e.offset + e.n_bytes]
+    for entry in entries:
+        arrays[entry.matrix] = data[start + entry.offset : start + entry.offset + entry.n_bytes]
     return Tiles(path, size, arrays, list(checksums))
 
 
@@ -200,7 +200,9 @@ def write(
 
 
 def _refuse_to_replace(path: Path) -> None:
-    """CacheError where `path` is something else than a cache: the model itself, say."""
+    """CacheError where `path` is something else than a cache: the model itself, say. In our own folder all is ours."""
+    if path.parent == caches.tiles_dir():
+        return
     try:
         with open(path, "rb") as f:
             caches.read_header(f.fileno())
@@ -232,7 +234,7 @@ def damaged(tiles: Tiles, entries: Sequence[Entry], progress: Progress | None = 
 
     def digest(piece: Piece) -> bytes:
         room = _room(rooms, "tiles", piece.n_bytes)
-        return hashlib.sha256(room if _read(fd, room, start + piece.offset) else b"").digest()
+        return hashlib.sha256(room.data if _read(fd, room, start + piece.offset) else b"").digest()
 
     try:
         found = _hash_all(entries, digest, progress)
@@ -272,7 +274,7 @@ def _write(
             raise GGUFError(f"{file.path}: {e.tensor} has become shorter: another program has cut the file short")
         pack_tiles(e.qtype, piece.n_rows, e.n_cols, rows, room, isa)
         _write_all(fd, room, start + piece.offset)
-        return hashlib.sha256(room).digest()
+        return hashlib.sha256(room.data).digest()
 
     text = _text({**header, "sha256": _hash_all(entries, pack, progress, n_threads)})
     if len(text) != len(blank):
@@ -308,9 +310,7 @@ def _header(file: GGUFFile, entries: Sequence[Entry]) -> dict[str, Any]:
         "layout": tile_layout(),
         "files": [[s.st_size, s.st_mtime_ns] for s in map(os.stat, file.paths)],
         "model": file.fingerprint(),
-        "matrices": [
-            [e.tensor, e.row0, e.qtype, e.n_stack, e.n_rows, e.n_cols, e.offset, e.n_bytes] for e in entries
-        ],
+        "matrices": [[e.tensor, e.row0, e.qtype, e.n_stack, e.n_rows, e.n_cols, e.offset, e.n_bytes] for e in entries],
         "piece": PIECE,
     }
 

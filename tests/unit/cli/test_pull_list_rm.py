@@ -54,7 +54,7 @@ def test_pull_from_hugging_face(cli: CLI, hf: HubWorld, monkeypatch: pytest.Monk
     lines = cli("list").out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["u/none:Q8_0", "u/r-GGUF:Q2_K", "u/r-GGUF:Q4_K_M"]
     code, out, err = cli("rm", "u/r-GGUF", "--json")
-    assert (code, json.loads(out)) == (0, {"removed": [{"name": "u/r-GGUF", "freed": 3_000_000}]})
+    assert (code, json.loads(out)) == (0, {"removed": [{"name": "u/r-GGUF", "freed": 3_000_000, "tiles": 0}]})
     assert err == "removed u/r-GGUF (3.0 MB)\n"
     code, out, err = cli("pull", "u/r-GGUF:Q2_K", "--json", "--offline")
     assert json.loads(out)["models"] == [
@@ -126,6 +126,7 @@ def test_list_shows_what_is_here_and_what_could_be(cli: CLI, market: World, name
         "origin": "edgellm",
         "repo": None,
         "license": "none",
+        "tiles": 0,
     }
     assert report["catalog"] == [{"name": "two:base", "size": 1_500_000, "license": "none"}]
 

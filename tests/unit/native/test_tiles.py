@@ -37,7 +37,7 @@ PINNED = {
     QType.BF16: "cb1a0fe059a7bde9",
     QType.F32: "d0f4fc34c0192e58",
 }
-"""SHA-256 of the tiles of `rows`, first 16 digits. Where one changes, TILE_LAYOUT in native/core/weights.c is raised too."""
+"""SHA-256 of the tiles of `rows`, 16 digits. Where one changes, TILE_LAYOUT in native/core/weights.c is raised too."""
 LEVELS = [name for name, usable, _ in _native.isa_levels() if usable] if _native.available() else []
 
 
