@@ -2,7 +2,7 @@
 #include "engine.h"
 #include "os.h"
 
-enum { PACK_CHUNK_BYTES = 256 << 10 };
+enum { PACK_CHUNK_BYTES = 128 << 10 };
 
 static void pack_panel(const el_mat *m, int32_t index, int32_t panel, void *to) {
     size_t row = (size_t)index * (size_t)m->n_rows + (size_t)panel * EL_TILE_ROWS;

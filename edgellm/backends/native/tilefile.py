@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import mmap
 import os
 import re
@@ -105,7 +106,7 @@ def lay_out(file: GGUFFile, plan: Plan, program: Program) -> list[Entry]:
         weight = plan.weights[w]
         qtype = file.tensors[weight.tensor].qtype
         n_rows, n_cols = weight.shape[-2], weight.shape[-1]
-        n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))
+        n_stack = math.prod(weight.shape[:-2])
         n_bytes = n_stack * tile_bytes(int(qtype), n_rows, n_cols)
         if n_bytes == 0:
             raise UnsupportedModel(f"{weight.tensor}: there are no tiles for {n_rows} x {n_cols} of type {qtype.name}")
