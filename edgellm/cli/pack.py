@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def _pack(args: argparse.Namespace, model: Path, report: dict[str, Any]) -> None
             good = (p for p in caches.places(file.path) if tilefile.is_good(p, file, entries))
             path = next(good, caches.in_cache(file.path))
         if args.verify:
-            if not path.exists():
+            if not os.path.exists(path):
                 raise CacheError(f"{file.path} has no tile cache that fits it: `edgellm pack` writes one")
             tiles = tilefile.open_tiles(path, file, entries)
             report["damaged"] = tilefile.damaged(tiles, entries, progress("verifying"))

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from edgellm.core import env
+from edgellm.core.errors import ConfigError
 from edgellm.hub.local import models_dir
 from edgellm.hub.lock import growing
 
@@ -72,13 +73,16 @@ def beside(model: Path) -> Path:
 def in_cache(model: Path) -> Path:
     """The cache of a model's (first) file in the cache directory."""
     real = os.path.realpath(model)
-    stem = re.sub(r"[^\w.+-]", "_", Path(real).name.removesuffix(".gguf"))[:60]
+    stem = re.sub(r"[^A-Za-z0-9_.+-]", "_", Path(real).name.removesuffix(".gguf"))[:60]
     return tiles_dir() / f"{stem}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:16]}{SUFFIX}"
 
 
 def places(model: Path) -> list[Path]:
     """Where a model's cache is looked for, in order."""
-    return [beside(model), in_cache(model)]
+    try:
+        return [beside(model), in_cache(model)]
+    except ConfigError:  # no cache directory
+        return [beside(model)]
 
 
 def of_model(model: Path) -> list[TileCache]:
@@ -87,7 +91,7 @@ def of_model(model: Path) -> list[TileCache]:
 
 
 def all_caches() -> list[TileCache]:
-    """Every cache in the cache directory, and those beside models in it."""
+    """Every cache in the cache directory, and those beside models in it. ConfigError as `tiles_dir`."""
     found = [*_files(tiles_dir(), recursive=False), *_files(models_dir(), recursive=True)]
     return [cache for path in found if (cache := _described(path)) is not None]
 
@@ -133,7 +137,8 @@ def read_header(fd: int) -> tuple[dict[str, Any], int]:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a file")
-    first = os.pread(fd, PREAMBLE.size, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    first = os.read(fd, PREAMBLE.size)
     if first[:16] != MAGIC:
         raise NotACache(f"it begins with {first[:16]!r}, expected {MAGIC!r}: it is no tile cache")
     if len(first) < PREAMBLE.size:
@@ -145,7 +150,7 @@ def read_header(fd: int) -> tuple[dict[str, Any], int]:
         raise ValueError(f"it has {status.st_size} bytes, expected {size}: it is cut short or was written over")
     if not 2 <= n_header <= min(MAX_HEADER, size - PREAMBLE.size):
         raise ValueError(f"its header has {n_header} bytes, in a file of {size}")
-    text = os.pread(fd, n_header, PREAMBLE.size)
+    text = os.read(fd, n_header)
     if hashlib.sha256(text).digest() != digest:
         raise ValueError("its header is damaged: the checksum differs")
     try:
@@ -159,7 +164,9 @@ def read_header(fd: int) -> tuple[dict[str, Any], int]:
 
 def _described(path: Path) -> TileCache | None:
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        fd = os.open(
+            path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
     except OSError:
         return None
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgellm.backends.native.lower import Program
-from edgellm.backends.native.tilefile import Entry, Tiles, lay_out, open_tiles, write
-from edgellm.core.errors import CacheError, ConfigError
+from edgellm.backends.native.lower import Program, lower
+from edgellm.backends.native.tilefile import Entry, Tiles, is_good, lay_out, open_tiles, write
+from edgellm.core.errors import CacheError, NativeError, UnsupportedModel
 from edgellm.gguf.reader import GGUFFile
 from edgellm.hub import tiles as caches
 from edgellm.models.plan import Plan
@@ -35,18 +36,24 @@ def obtain(
     return found
 
 
+def has_cache(file: GGUFFile, plan: Plan) -> bool:
+    """Whether weights="auto" would run this model from a tile cache; says nothing of those it would not."""
+    try:
+        program = lower(plan, lambda tensor: file.tensors[tensor].qtype)
+        return any(is_good(path, file, lay_out(file, plan, program)) for path in caches.places(file.path))
+    except (UnsupportedModel, NativeError):
+        return False
+
+
 def find(file: GGUFFile, plan: Plan, program: Program) -> Tiles | None:
     """A good cache of a model, None where there is none. One that is there but cannot be used is a warning."""
-    try:
-        there = [path for path in caches.places(file.path) if path.exists()]
-    except (ConfigError, OSError):  # no cache directory
-        return None
+    there = any(os.path.exists(path) for path in caches.places(file.path))
     return _find(file, lay_out(file, plan, program)) if there else None
 
 
 def _find(file: GGUFFile, entries: list[Entry]) -> Tiles | None:
     for path in caches.places(file.path):
-        if path.exists():
+        if os.path.exists(path):
             try:
                 return open_tiles(path, file, entries)
             except CacheError as e:

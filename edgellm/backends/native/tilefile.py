@@ -39,7 +39,7 @@ from edgellm._native import (
 )
 from edgellm.backends.native.lower import Program
 from edgellm.core import env
-from edgellm.core.errors import CacheError, GGUFError, UnsupportedModel
+from edgellm.core.errors import CacheError, ConfigError, GGUFError, UnsupportedModel
 from edgellm.core.version import __version__
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import Bytes
@@ -202,8 +202,9 @@ def write(
 
 def _refuse_to_replace(path: Path) -> None:
     """CacheError where `path` is something else than a cache: the model itself, say. In our own folder all is ours."""
-    if path.parent == caches.tiles_dir():
-        return
+    with contextlib.suppress(ConfigError):  # no cache directory
+        if path.parent == caches.tiles_dir():
+            return
     try:
         with open(path, "rb") as f:
             caches.read_header(f.fileno())

@@ -304,6 +304,33 @@ def test_a_moved_model_takes_its_cache_along(model: Path, tmp_path: Path) -> Non
     assert logits(folder / model.name, "auto")[0] == "cache"
 
 
+@pytest.mark.parametrize("name", ["é" * 100 + ".gguf", "a b\n'.gguf", "n" * 250, "x.bin"])
+def test_any_name(model: Path, name: str) -> None:
+    """Names that are too long to have a cache beside them, and others, have one in the cache directory."""
+    path = model.rename(model.with_name(name))
+    expected = logits(path, "tiles")[1]
+    assert logits(path, "auto") == ("tiles", expected)
+    assert logits(path, "cache") == ("cache", expected)
+    assert logits(path, "auto") == ("cache", expected)
+    assert in_cache(path) == [caches.in_cache(path).name]
+    assert [c.path for c in caches.of_model(path)] == [caches.in_cache(path)]
+    assert caches.remove_of(path) > 0
+
+
+def test_without_a_home(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    for name in ("EDGELLM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert logits(model, "auto")[0] == "tiles"
+    with pytest.raises(ConfigError, match="EDGELLM_CACHE is not set"):
+        logits(model, "cache")
+    pack(model, caches.beside(model))
+    assert logits(model, "auto")[0] == "cache"
+
+
 def test_what_cannot_be_named(model: Path, tmp_path: Path) -> None:
     for name in (tmp_path / "none.tiles", tmp_path, model):
         with pytest.raises(CacheError, match=r"tile cache"):

@@ -49,7 +49,7 @@ def test_pack_writes_once(cli: CLI, model: Path) -> None:
     code, out, err = cli("pack", "-m", str(model), "-t", "1")
     assert (code, out) == (0, f"{path}\n")
     assert err.startswith("already packed: ")
-    assert path.stat() == status
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
     assert report(cli, str(model)) == {
         "model": str(model), "path": str(path), "size": size, "written": False, "damaged": None, "freed": None
     }  # fmt: skip
@@ -68,6 +68,19 @@ def test_pack_beside_the_model(cli: CLI, model: Path, tmp_path: Path) -> None:
     code, _, err = cli("pack", str(model), "-o", str(model))
     assert code == 1
     assert "m.gguf is not replaced: it begins with b'GGUF" in err
+
+
+def test_inspect_says_what_auto_would_do(cli: CLI, model: Path) -> None:
+    def layout() -> str:
+        memory = json.loads(cli("inspect", str(model), "--json").out)["memory"]
+        return str(memory["layout"])
+
+    assert layout() == "tiles"
+    cli("pack", str(model))
+    assert layout() == "cache"
+    assert "weights would be run from its tile cache" in cli("inspect", str(model)).out
+    os.utime(model, ns=(5, 5))
+    assert layout() == "tiles"
 
 
 def test_verify(cli: CLI, model: Path) -> None:
