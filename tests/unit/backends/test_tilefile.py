@@ -295,6 +295,23 @@ def test_damaged_tiles_are_named(model: Path) -> None:
         assert tilefile.damaged(found, entries) == [e.tensor for e in chosen]
 
 
+def test_damaged_tiles_do_no_harm(model: Path) -> None:
+    """Any bytes for tiles: numbers, or a request that fails because they are not finite."""
+    path = pack(model)
+    whole = path.read_bytes()
+    with GGUFFile(model) as file:
+        start = len(whole) - tilefile.total_bytes(entries_of(file))
+    rng = np.random.default_rng(5)
+    seen = set()
+    for _ in range(6):
+        path.write_bytes(whole[:start] + rng.bytes(len(whole) - start))
+        try:
+            seen.add(logits(model, f"cache:{path}")[0])
+        except edgellm.NumericsError:
+            seen.add("not finite")
+    assert seen <= {"cache", "not finite"}
+
+
 def test_a_moved_model_takes_its_cache_along(model: Path, tmp_path: Path) -> None:
     pack(model, caches.beside(model))
     folder = tmp_path / "elsewhere"
