@@ -164,7 +164,7 @@ LIBRARY: Variable[Path | None] = Variable(
 )
 CACHE: Variable[Path] = Variable(
     "EDGELLM_CACHE",
-    "Folder for downloaded models; default: edgellm in the user's cache folder (~/.cache/edgellm).",
+    "Folder for downloaded models and tile caches; default: edgellm in the user's cache folder (~/.cache/edgellm).",
     _path,
     _default_cache,
 )
