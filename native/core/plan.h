@@ -19,8 +19,8 @@ typedef struct el_mat {
     el_dequant_fn *dequant;
     size_t row_bytes, panel_bytes;
     int32_t qtype, n_rows, n_cols, n_stack;
-    int32_t n_panels;   /* of one matrix */
-    int32_t repack;     /* into tiles at load; 2: from the file `fd` at `offset` */
+    int32_t n_panels; /* of one matrix */
+    int32_t repack;   /* into tiles at load; 2: from the file `fd` at `offset` */
     int32_t fd;
     int64_t offset;
     int32_t multiplied; /* by some op, not only looked up */
