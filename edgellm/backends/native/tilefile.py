@@ -178,7 +178,7 @@ def write(
 
     Raises CacheError, GGUFError.
     """
-    part = caches.part_of(path)
+    part, ours = caches.part_of(path), True
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with growing(part) as fd:
@@ -187,9 +187,10 @@ def write(
                     _refuse_to_replace(path)
                     _write(fd, part, file, entries, progress, n_threads)
                     os.replace(part, path)
+                    ours = False  # from now on that name is somebody else's
                     _sync_folder(path.parent)
-            finally:  # while it is locked: whoever waits for it begins with a new one
-                with contextlib.suppress(FileNotFoundError):
+            finally:
+                if ours:  # while it is locked: whoever waits for it begins with a new one
                     os.unlink(part)
     except CacheError:
         raise

@@ -454,6 +454,21 @@ def test_several_processes_pack_at_once(model: Path) -> None:
         assert tilefile.is_good(caches.in_cache(model), file, entries_of(file))
 
 
+def test_the_next_one_to_pack_keeps_its_part(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a cache has its name, the name of the part belongs to whoever comes next."""
+    part = caches.part_of(caches.in_cache(model))
+
+    def replace(source: Path, target: Path, real: Callable[[Path, Path], None] = os.replace) -> None:
+        real(source, target)
+        part.write_bytes(b"the next")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tilefile.os, "replace", replace)
+        pack(model)
+    assert part.read_bytes() == b"the next"
+    assert logits(model, "cache")[0] == "cache"
+
+
 def test_the_map_is_shared_and_survives_its_name(model: Path) -> None:
     path = pack(model)
     expected = logits(model, "tiles")[1]
