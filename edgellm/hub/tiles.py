@@ -97,8 +97,8 @@ def all_caches() -> list[TileCache]:
 
 
 def remove_of(model: Path) -> int:
-    """Deletes the caches of a model, unfinished ones too. The bytes that were freed."""
-    return sum(_unlink(path) + _unlink(part_of(path)) for path in places(model))
+    """Deletes the caches of a model, and what interrupted packing left. The bytes that were freed."""
+    return sum(_unlink(path) + _unlink_unless_growing(part_of(path)) for path in places(model))
 
 
 def remove_orphans(below: Path | None = None) -> int:
@@ -195,8 +195,9 @@ def _unlink_unless_growing(path: Path) -> int:
     def busy() -> None:
         raise BlockingIOError
 
-    with contextlib.suppress(OSError), growing(path, busy):
-        return _unlink(path)
+    if os.path.lexists(path):
+        with contextlib.suppress(OSError), growing(path, busy):
+            return _unlink(path)
     return 0
 
 
