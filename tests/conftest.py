@@ -17,10 +17,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "golden"
+# No test depends on how fast the machine is.
+settings.register_profile("edgellm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edgellm")
+
 MODEL_FIXTURES = {"smollm2_path": "smollm2:135m", "gemma3_path": "gemma3:270m-base"}
 
 
