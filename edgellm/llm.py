@@ -8,7 +8,6 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 from types import TracebackType
@@ -27,6 +26,7 @@ from edgellm.core.errors import (
     RequestError,
     TemplateError,
 )
+from edgellm.core.record import replace
 from edgellm.core.results import Chunk, Completion
 from edgellm.core.types import F32
 from edgellm.engine.info import LLMInfo, describe

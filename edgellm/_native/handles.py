@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
+from edgellm.core.record import dataclass
 from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])

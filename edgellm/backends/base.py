@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from edgellm.core.record import dataclass
 from edgellm.core.types import Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan

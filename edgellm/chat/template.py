@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -18,6 +17,7 @@ from edgellm.chat.messages import Message, copy_json, normalise_messages, normal
 from edgellm.chat.meter import STEPS_TO_PROBE, Meter
 from edgellm.chat.provenance import Segment
 from edgellm.core.errors import GGUFError, TemplateError
+from edgellm.core.record import dataclass
 
 _KEY = "tokenizer.chat_template"
 _PROBE_METHODS = frozenset(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, TypeGuard
 
 from edgellm.core.errors import RequestError
+from edgellm.core.record import dataclass, field
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
@@ -211,7 +211,7 @@ class SamplingParams:
 
     def resolved(self, model_defaults: Mapping[str, Any]) -> ResolvedParams:
         """Fill the open fields: the caller's value, else the model's, else ours."""
-        values = {f.name: getattr(self, f.name) for f in fields(ResolvedParams)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in ResolvedParams.__match_args__}
         for name, default in DEFAULTS.items():
             if values[name] is None:
                 values[name] = model_defaults.get(name, default)
@@ -243,7 +243,7 @@ class SamplingParams:
                 raise RequestError("top_logprobs needs logprobs=True")
             given["logprobs"] = given["top_logprobs"]
         given.pop("top_logprobs", None)
-        known = {f.name for f in fields(SamplingParams)}
+        known = set(SamplingParams.__match_args__)
         unknown = sorted(set(given) - known)
         if unknown:
             raise TypeError(f"unknown sampling option {unknown[0]!r}; known: {', '.join(sorted(known))}")

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -17,6 +16,7 @@ from edgellm.chat.template import ChatTemplate
 from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
+from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError
+from edgellm.core.record import dataclass
 
 Bytes = NDArray[np.uint8]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from edgellm.core.record import dataclass
 
 DEFAULT = "Q4_K_M"
 FALLBACK = (

@@ -11,11 +11,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgellm.core import log
 from edgellm.core.errors import DownloadError, ModelNotFound
+from edgellm.core.record import dataclass, replace
 from edgellm.hub import inventory, notes, places, quants, remote, web
 from edgellm.hub.local import DOWNLOADS, Progress
 from edgellm.hub.lock import file_lock

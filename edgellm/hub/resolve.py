@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgellm.core import env
 from edgellm.core.errors import DownloadError, ModelNotFound
+from edgellm.core.record import dataclass
 from edgellm.gguf.split import model_in_directory
 from edgellm.hub import catalogue, local
 from edgellm.hub.catalogue import CatalogEntry

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass
 from edgellm.models.build import Builder
 from edgellm.models.keys import MAX_LAYERS, Keys
 from edgellm.models.tables import PlanError

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import typing
-from dataclasses import dataclass
 
+from edgellm.core.record import dataclass
 from edgellm.models import codec
 from edgellm.models.check_plan import check_plan
 from edgellm.models.ops import Op

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgellm.core.errors import RequestError, TokenizerError
 from edgellm.core.log import logger
+from edgellm.core.record import dataclass
 from edgellm.gguf import GGUFFile
 from edgellm.tokenizer.pieces import StreamDecoder, piece_table, unknown_id
 from edgellm.tokenizer.pretokenize import FAMILIES, Family

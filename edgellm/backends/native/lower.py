@@ -8,13 +8,13 @@ matrices and float32 vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass, field
 from edgellm.gguf.qtypes import QType
 from edgellm.models import ops
 from edgellm.models.ops import Experts, Op, Part, View
