@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -14,8 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, TypeGuard, overload
 
 import numpy as np
-import psutil
 
+from edgellm.core import memory
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import (
     CapacityError,
@@ -386,7 +385,7 @@ class LLM:
         return Request(
             prompt=ids,
             params=resolved,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            seed=int.from_bytes(os.urandom(8), "little") >> 1 if params.seed is None else params.seed,
             n=n,
             stream=stream,
             eog_ids=self._loaded.tokenizer.eog_ids,
@@ -501,7 +500,7 @@ def _row_range(rows: object, n: int) -> tuple[int, int]:
 
 def _new_logits(n: int, n_vocab: int) -> F32:
     """An array [n, n_vocab] for results; CapacityError, with what would fit, where memory is short."""
-    row, free = 4 * n_vocab, psutil.virtual_memory().available
+    row, free = 4 * n_vocab, memory.available()
     if n * row > free:
         raise CapacityError(
             f"{n} rows of {n_vocab} logits need {n * row / 1e6:.1f} MB, {free / 1e6:.1f} MB are available: "

@@ -9,12 +9,12 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import psutil
 
 from edgellm.backends.base import page_bytes
 from edgellm.cli import options
 from edgellm.cli.progress import Bars
 from edgellm.cli.verify import Report, verify
+from edgellm.core import memory as system
 from edgellm.core.errors import ConfigError, UnsupportedModel
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import largest_tiled
@@ -109,7 +109,7 @@ def collect(file: GGUFFile, n_ctx: int | None, k_type: str, v_type: str) -> dict
     else:
         report["n_ctx"] = n_ctx or plan.n_ctx_train
         report["kv_bytes"] = kv_bytes(plan, report["n_ctx"], k_type, v_type)
-        report["memory"] = memory(plan, n_bytes, report["n_ctx"], k_type, v_type, psutil.virtual_memory().available)
+        report["memory"] = memory(plan, n_bytes, report["n_ctx"], k_type, v_type, system.available())
         if tiles.of_model(file.path):
             from edgellm.backends.native.cached import has_cache
 

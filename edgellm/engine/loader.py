@@ -8,11 +8,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import psutil
-
 from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.select import select_backend
 from edgellm.chat.template import ChatTemplate
+from edgellm.core import memory as system_memory
 from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
@@ -118,11 +117,12 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
         fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
         backend = select_backend(options.backend)
+        # Beside the weights: this is Python, and they are repacked without it. A text call that comes sooner waits.
+        warming = threading.Thread(target=_warm, args=(tokenizer, template), name="edgellm-tokenizer", daemon=True)
+        warming.start()
+        undo.callback(warming.join)
         executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
         undo.callback(executable.close)
-        # After the weights, whose repacking needs every core; a text call that comes sooner waits for it.
-        warming = threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True)
-        warming.start()
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
         spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check)
@@ -164,6 +164,12 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         )
         undo.pop_all()
         return loaded
+
+
+def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    """Build what text needs."""
+    tokenizer.warm()
+    template.warm()
 
 
 def _check_options(options: OpenOptions) -> None:
@@ -235,7 +241,7 @@ def _weights_mode(wanted: str, file: GGUFFile) -> str:
     if wanted != "auto":
         return wanted
     size = sum(t.n_bytes for t in file.tensors.values())
-    return "tiles" if size < largest_tiled(psutil.virtual_memory().available) else "mmap"
+    return "tiles" if size < largest_tiled(system_memory.available()) else "mmap"
 
 
 def largest_tiled(available: int) -> int:
@@ -255,7 +261,7 @@ def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tu
         )
     memory = options.kv_memory
     if memory is None:
-        memory = int(psutil.virtual_memory().available * KV_FRACTION)
+        memory = int(system_memory.available() * KV_FRACTION)
     sizes = [page_bytes(plan, c, options.k_type, options.v_type) for c in range(len(plan.caches))]
     growing = sum(size for size, cache in zip(sizes, plan.caches, strict=True) if cache.kind in ("full", "latent"))
 

@@ -15,9 +15,10 @@ from edgellm.models.tables import Tables
 
 def reads(op: o.Op) -> Iterator[o.View]:
     """Views that the op reads, a residual and what is changed in place included."""
+    passed = () if isinstance(op, o.Rope) else _outputs(op)
     for name in op.__match_args__:
         value = getattr(op, name)
-        if isinstance(value, o.View) and (name not in _outputs(op) or isinstance(op, o.Rope)):
+        if isinstance(value, o.View) and name not in passed:
             yield value
 
 

@@ -7,7 +7,7 @@ matrices and float32 vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,16 +94,19 @@ def lower(plan: Plan, qtype: Callable[[str], QType]) -> Program:
             )
         handler(s, op)
     records = np.zeros(len(s.records), OP_DTYPE)
-    for r, (code, views, weights, ints, floats) in zip(records, s.records, strict=True):
-        r["code"] = code
-        r["v"][:] = -1
-        r["w"][:] = -1
-        for j, view in enumerate(views):
-            r["v"][j] = view
-        r["w"][: len(weights)] = weights
-        r["i"][: len(ints)] = ints
-        r["f"][: len(floats)] = floats
+    if s.records:
+        codes, views, weights, ints, floats = zip(*s.records, strict=True)
+        records["code"] = codes
+        records["v"] = _rows(views, 4, (-1, -1, -1))
+        records["w"] = _rows(weights, 8, -1)
+        records["i"] = _rows(ints, 7, 0)
+        records["f"] = _rows(floats, 4, 0.0)
     return Program(records, s.buffers, list(s.matrix_ids), s.packed, list(s.vector_ids), 2)
+
+
+def _rows(lists: Iterable[list[Any]], width: int, filler: object) -> list[list[Any]]:
+    """The lists, filled up to one width."""
+    return [[*values, *[filler] * (width - len(values))] for values in lists]
 
 
 def _emit(

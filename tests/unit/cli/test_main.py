@@ -240,4 +240,4 @@ def test_a_warning_is_shown(cli: CLI, tiny: str) -> None:
 
 
 def test_the_repository_has_no_other_entry(repository: Path) -> None:
-    assert 'edgellm = "edgellm.cli:main"' in (repository / "pyproject.toml").read_text()
+    assert 'edgellm = "edgellm.__main__:main"' in (repository / "pyproject.toml").read_text()
