@@ -6,7 +6,6 @@ another program's folder); a name that `edgellm list` shows; then Hugging Face i
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
