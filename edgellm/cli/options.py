@@ -13,6 +13,8 @@ from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgellm.hub import ResolvedModel
+
+    gc.unfreeze()  # what an earlier model left may go now
     from edgellm.llm import LLM
 
 KV_TYPES = ("f16", "f32")
@@ -143,6 +145,7 @@ def open_llm(args: argparse.Namespace) -> LLM:
     """Find and open the model; the caller closes it."""
     from edgellm.llm import LLM
 
+    gc.unfreeze()  # what an earlier model left may go now
     path = find(args).path
     with Bars() as bars:
         llm = LLM(
@@ -157,6 +160,8 @@ def open_llm(args: argparse.Namespace) -> LLM:
             n_batch=ubatch(args),
             progress=bars.load,
         )
+    # What a model is made of stays, half a million objects: looking through them takes longer than some answers.
+    gc.freeze()
     gc.enable()  # see cli.main
     return llm
 
