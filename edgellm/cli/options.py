@@ -13,8 +13,6 @@ from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgellm.hub import ResolvedModel
-
-    gc.unfreeze()  # what an earlier model left may go now
     from edgellm.llm import LLM
 
 KV_TYPES = ("f16", "f32")
