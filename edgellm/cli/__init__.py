@@ -31,7 +31,7 @@ COMMANDS = {
     "bench": Command("bench", "measure prompt and generation speed", "[MODEL] [options]"),
     "inspect": Command("inspect", "show what a model file holds (also: show)", "[MODEL] [options]"),
     "doctor": Command("doctor", "show what edgellm found on this machine and chose", "[options]"),
-    "pull": Command("pull", "download a model of the catalogue", "[MODEL ...]"),
+    "pull": Command("pull", "download a model of the catalogue or from Hugging Face", "[MODEL ...]"),
     "list": Command("listing", "list the models on this machine and in the catalogue (also: ls)", "[options]"),
     "rm": Command("rm", "delete a downloaded model", "MODEL ..."),
     "pack": Command("pack", "keep a model's weights as tiles, so that it starts at once", "[MODEL] [options]"),

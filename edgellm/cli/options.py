@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edgellm.llm import LLM
 
 KV_TYPES = ("f16", "f32")
+MODEL = "a path, a name in the catalogue, or USER/NAME[:QUANT] on Hugging Face (default: the starter model)"
 
 
 class _Weights(tuple[str, ...]):
@@ -30,7 +31,7 @@ WEIGHTS = _Weights(("auto", "mmap", "tiles", "cache"))
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """[MODEL] or -m MODEL."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="path or catalogue name (default: the starter model)")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the model, as an option")
     parser.add_argument(
         "-hf", "--hf-repo", dest="model_flag", type=hugging_face, metavar="REPO", help="the same: USER/NAME[:QUANT]"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgellm.cli import sampling
-from edgellm.cli.settings import STATE
+from edgellm.core.env import STATE
 from edgellm.core.errors import ConfigError
 from edgellm.core.record import dataclass, field
 

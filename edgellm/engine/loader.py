@@ -12,10 +12,10 @@ from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.select import select_backend
 from edgellm.chat.template import ChatTemplate
 from edgellm.core import memory as system_memory
-from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
+from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams, as_integer
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
-from edgellm.core.record import dataclass
+from edgellm.core.record import dataclass, replace
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
@@ -88,7 +88,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
 
     Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.
     """
-    _check_options(options)
+    options = _checked(options)
     with ExitStack() as undo:
         file = GGUFFile(path)
         undo.callback(file.close)
@@ -172,8 +172,9 @@ def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:
     template.warm()
 
 
-def _check_options(options: OpenOptions) -> None:
-    """ConfigError for what no model could honour."""
+def _checked(options: OpenOptions) -> OpenOptions:
+    """The options, their numbers as Python's. ConfigError for what no model could honour."""
+    numbers: dict[str, Any] = {}
     for name, low, high in (
         ("n_ctx", 1, 1 << 24),
         ("n_threads", 1, MAX_THREADS),
@@ -182,7 +183,10 @@ def _check_options(options: OpenOptions) -> None:
         ("n_batch", 1, 1 << 16),
     ):
         value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
+        if value is None:
+            continue
+        integer = numbers[name] = as_integer(value)
+        if integer is None or not low <= integer <= high:
             raise ConfigError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
     for kind in (options.k_type, options.v_type):
         if kind not in KV_TYPES:
@@ -194,6 +198,7 @@ def _check_options(options: OpenOptions) -> None:
         raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
+    return replace(options, **numbers)
 
 
 _NO_TOKEN = (-1, 2**32 - 1)

@@ -48,8 +48,10 @@ def test_pull_from_hugging_face(cli: CLI, hf: HubWorld, monkeypatch: pytest.Monk
     assert len(hf.hub.requests) == before
     hf.hub.add("u/none", {"n-Q8_0.gguf": b"n" * 100, "n-F16.gguf": b"n"}, card={})
     code, out, err = cli("pull", "u/none")
+    assert (code, out) == (1, "")
+    assert "u/none has no Q4_K_M, which is meant where nothing is named. There are: u/none:F16, u/none:Q8_0." in err
+    code, out, err = cli("pull", "u/none:Q8_0")
     assert code == 0
-    assert "u/none has no Q4_K_M, so Q8_0 is used; others: u/none:F16\n" in err
     assert "u/none:Q8_0: licence not stated, http" in err
     lines = cli("list").out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["u/none:Q8_0", "u/r-GGUF:Q2_K", "u/r-GGUF:Q4_K_M"]
