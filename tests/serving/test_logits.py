@@ -111,16 +111,16 @@ def test_any_library_s_whole_numbers_are_numbers(open_llm: OpenLLM) -> None:
     ids: Any = [Whole(72), np.int32(105), 1]
     plain = [72, 105, 1]
     text = llm.detokenize(plain)
-    assert llm.detokenize(ids) == llm.detokenize(tuple(ids)) == llm.detokenize(np.array(plain)) == text  # type: ignore[arg-type]
+    assert llm.detokenize(ids) == llm.detokenize(tuple(ids)) == llm.detokenize(np.array(plain)) == text
     assert np.array_equal(llm.logits(ids), llm.logits(plain))
-    assert np.array_equal(llm.logits(np.array(plain)), llm.logits(plain))  # type: ignore[arg-type]
+    assert np.array_equal(llm.logits(np.array(plain)), llm.logits(plain))
     options: Any = {
         "max_tokens": Whole(2),
         "seed": np.uint64(7),
         "stop_token_ids": [Whole(3)],
         "logit_bias": {Whole(5): 1},
     }
-    many = llm.generate(ids, n=Whole(2), temperature=1, **options)  # type: ignore[call-overload]
+    many = llm.generate(ids, n=Whole(2), temperature=1, **options)
     assert [c.text for c in many.choices] == [
         c.text
         for c in llm.generate(
