@@ -23,12 +23,12 @@ import os
 import re
 import stat
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgellm.core import env
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass
 from edgellm.hub.local import models_dir
 from edgellm.hub.lock import growing
 

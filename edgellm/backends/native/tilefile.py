@@ -21,7 +21,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -40,6 +39,7 @@ from edgellm._native import (
 from edgellm.backends.native.lower import Program
 from edgellm.core import env
 from edgellm.core.errors import CacheError, ConfigError, GGUFError, UnsupportedModel
+from edgellm.core.record import dataclass
 from edgellm.core.version import __version__
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import Bytes
