@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "edgellm.core.config": "SamplingParams",
     "edgellm.core.errors": "CacheError CapacityError ConfigError ContextOverflow DownloadError EdgeLLMError "
-    "EngineError GGUFError ModelError ModelNotFound NativeError NumericsError RequestError TemplateError TokenizerError "
-    "UnsupportedModel",
+    "EngineError GGUFError ModelError ModelNotFound NativeError NumericsError RequestError TemplateError "
+    "TokenizerError UnsupportedModel",
     "edgellm.core.results": "Choice Chunk Completion Logprobs Timings TokenLogprob Usage",
     "edgellm.core.version": "NUMERICS_VERSION __version__",
     "edgellm.gguf.reader": "GGUFFile",
