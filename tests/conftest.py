@@ -142,7 +142,7 @@ def shared_library(folder: str, name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def emulated_library() -> Path:
-    """libedgellm_emulated: the AVX-512 kernels on any AVX2 machine; skips where it could not be built."""
+    """libedgellm_emulated: the AVX-512 and AVX-VNNI kernels on any AVX2 machine; skips where it could not be built."""
     path = shared_library("release", "libedgellm_emulated")
     if not path.exists():
         pytest.skip("libedgellm_emulated is not built: it needs an x86 machine and SIMDe (Debian: libsimde-dev)")

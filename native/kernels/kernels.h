@@ -237,7 +237,9 @@ int32_t el_kernels_select(const char *level, el_kernels *table, const char **why
 void el_scalar_kernels(el_kernels *table);             /* scalar*.c: fills everything */
 void el_avx2_matmul_kernels(el_kernels *table);        /* isa/avx2_matmul*.c: pack, mm, quantize */
 void el_avx2_vector_kernels(el_kernels *table);        /* isa/avx2_vector.c: attention, rows, selection */
-void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c */
-void el_avx512_vnni_vector_kernels(el_kernels *table); /* isa/avx512_vnni_vector.c */
+void el_avx_vnni_matmul_kernels(el_kernels *table);    /* isa/avx_vnni_matmul*.c: mm */
+void el_avx512_matmul_kernels(el_kernels *table);      /* isa/avx512_matmul*.c: mm */
+void el_avx512_vector_kernels(el_kernels *table);      /* isa/avx512_vector.c */
+void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c: mm */
 
 #endif
