@@ -126,6 +126,28 @@ def _q8_0(b: Bytes) -> Floats:
     return _f16(b[:, :2]) * _floats(b[:, 2:].view(np.int8))
 
 
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Twice the values of E2M1, a float of a sign, two bits of exponent and one of mantissa."""
+
+
+def _iq4_nl(b: Bytes) -> Floats:
+    """d | 16 x 2 nibbles, indices of 16 values. Value d values[q]."""
+    return _f16(b[:, :2]) * _floats(IQ4_VALUES[_nibbles32(b[:, 2:])])
+
+
+def _e8m0_half(e: Bytes) -> Floats:
+    """2 ** (e - 128), subnormal for 0 and 1: half of what the exponent means, for values that are doubled."""
+    low, normal = np.uint32(0x00200000) << np.minimum(e, 1).astype(np.uint32), e.astype(np.uint32) - np.uint32(1)
+    bits: NDArray[np.uint32] = np.where(e < 2, low, normal << np.uint32(23))
+    return bits.view(np.float32)
+
+
+def _mxfp4(b: Bytes) -> Floats:
+    """Exponent e | 16 x 2 nibbles, floats of 4 bits. Value 2 ** (e - 128) values[q]."""
+    return _e8m0_half(b[:, :1]) * _floats(MXFP4_VALUES[_nibbles32(b[:, 1:])])
+
+
 # The k-quants: 256 elements in 8 groups of 32 or 16 groups of 16, each with an integer scale.
 
 
@@ -207,6 +229,18 @@ def _q6_k(b: Bytes) -> Floats:
     return _grouped(_f16(b[:, 208:210]) * _floats(scale), _floats(q))
 
 
+def _iq4_xs(b: Bytes) -> Floats:
+    """d | 16 bits of scales' top pairs | 4 bytes of their low nibbles | 8 x 16 x 2 nibbles as in IQ4_NL.
+
+    Value d (scale - 32) values[q], 8 groups.
+    """
+    top = _fields(b[:, 2:4], 2).transpose(0, 2, 1).reshape(-1, 8)
+    low = _fields(b[:, 4:8], 4).transpose(0, 2, 1).reshape(-1, 8)
+    scale = (low | (top << np.uint8(4))).astype(np.int8) - np.int8(32)
+    q = _fields(b[:, 8:].reshape(-1, 8, 16), 4).reshape(-1, 256)
+    return _grouped(_f16(b[:, :2]) * _floats(scale), _floats(IQ4_VALUES[q]))
+
+
 _DEQUANTIZE: dict[QType, Callable[[Bytes], Floats]] = {
     QType.F32: _f32,
     QType.F16: _plain_f16,
@@ -221,4 +255,7 @@ _DEQUANTIZE: dict[QType, Callable[[Bytes], Floats]] = {
     QType.Q4_K: _q4_k,
     QType.Q5_K: _q5_k,
     QType.Q6_K: _q6_k,
+    QType.IQ4_NL: _iq4_nl,
+    QType.IQ4_XS: _iq4_xs,
+    QType.MXFP4: _mxfp4,
 }

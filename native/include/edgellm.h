@@ -53,7 +53,10 @@ enum el_qtype {
     EL_Q4_K = 12,
     EL_Q5_K = 13,
     EL_Q6_K = 14,
+    EL_IQ4_NL = 20,
+    EL_IQ4_XS = 23,
     EL_BF16 = 30,
+    EL_MXFP4 = 39,
     EL_QTYPE_LIMIT = 64
 };
 

@@ -34,6 +34,12 @@ typedef struct el_block_q5_1 {
     uint8_t qh[4], qs[16];
 } el_block_q5_1;
 
+/* Nibbles that are indices of EL_MXFP4_VALUES; e: the scale is 2^(e - 128), see el_e8m0_half. IQ4_NL is Q4_0 with
+ * EL_IQ4_VALUES. */
+typedef struct el_block_mxfp4 {
+    uint8_t e, qs[16];
+} el_block_mxfp4;
+
 /* 256 weights ("k-quants"), each 16 or 32 weights with a small integer scale of their own. */
 typedef struct el_block_q2_k {
     uint8_t scales[16], qs[64];
@@ -57,6 +63,12 @@ typedef struct el_block_q6_k {
     uint16_t d;
 } el_block_q6_k;
 
+/* Nibbles of each 32 weights as in IQ4_NL. */
+typedef struct el_block_iq4_xs {
+    uint16_t d, scales_h;
+    uint8_t scales_l[4], qs[128];
+} el_block_iq4_xs;
+
 static_assert(sizeof(el_block_q8_0) == 34, "Q8_0");
 static_assert(sizeof(el_block_q4_0) == 18, "Q4_0");
 static_assert(sizeof(el_block_q4_1) == 20, "Q4_1");
@@ -67,6 +79,14 @@ static_assert(sizeof(el_block_q3_k) == 110, "Q3_K");
 static_assert(sizeof(el_block_q4_k) == 144, "Q4_K");
 static_assert(sizeof(el_block_q5_k) == 176, "Q5_K");
 static_assert(sizeof(el_block_q6_k) == 210, "Q6_K");
+static_assert(sizeof(el_block_mxfp4) == 17, "MXFP4");
+static_assert(sizeof(el_block_iq4_xs) == 136, "IQ4_XS");
+
+/* What the nibbles of IQ4_NL and IQ4_XS mean, and those of MXFP4: twice the values of E2M1 (sign, 2 bits of exponent, 1 of
+ * mantissa). */
+static const int8_t EL_IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                         1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t EL_MXFP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* Block i of a row of blocks, whatever the row's alignment: `block` is a pointer to the wanted struct. */
 #define el_load_block(block, row, i) \
@@ -93,6 +113,26 @@ static inline void el_nibbles32(const uint8_t qs[16], uint8_t u[32]) {
 
 static inline void el_fifth_bits32(const uint8_t qh[4], uint8_t u[32]) {
     for (int j = 0; j < 32; j++) u[j] |= (uint8_t)(((qh[j / 8] >> (j % 8)) & 1) << 4);
+}
+
+/* Values in place of nibbles. */
+static inline void el_values32(const uint8_t qs[16], const int8_t values[16], int8_t w[32]) {
+    for (int j = 0; j < 16; j++) {
+        w[j] = values[qs[j] & 15];
+        w[j + 16] = values[qs[j] >> 4];
+    }
+}
+
+/* The bits of 2^(e - 128) as a float, for MXFP4; the first two are subnormal. Half the value of E8M0, whose quants are
+ * doubled. */
+static inline uint32_t el_e8m0_half(uint8_t e) {
+    return e < 2 ? (uint32_t)0x00200000 << e : (uint32_t)(e - 1) << 23;
+}
+
+/* Scale j (0..7) of IQ4_XS: four low bits in scales_l, two high bits in scales_h; stored with 32 added. */
+static inline int8_t el_iq4_xs_scale(const el_block_iq4_xs *b, int j) {
+    int low = (b->scales_l[j / 2] >> (4 * (j % 2))) & 15, high = (b->scales_h >> (2 * j)) & 3;
+    return (int8_t)((low | (high << 4)) - 32);
 }
 
 static inline void el_unpack_q4_k(const el_block_q4_k *b, uint8_t u[256]) {

@@ -27,6 +27,7 @@
 #include "simd_x86.h"
 
 #include "../kernels.h"
+#include "../qblocks.h"
 
 #include <string.h>
 
@@ -79,6 +80,15 @@ EL_INLINE void el_store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, 
 
 /* 8 halves at p. */
 EL_INLINE __m256 el_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+
+/* el_e8m0_half of 8 bytes. */
+EL_INLINE __m256 el_e8m0_half_8(__m128i bytes) {
+    const __m256i e = _mm256_cvtepu8_epi32(bytes), two = _mm256_set1_epi32(2);
+    const __m256i normal =
+        _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23); /* <= 0 below two */
+    const __m256i low = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), _mm256_min_epi32(e, two));
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, low));
+}
 
 EL_INLINE void el_prefetch(const void *p, int32_t bytes, int32_t distance) {
     const char *c = (const char *)p + distance;

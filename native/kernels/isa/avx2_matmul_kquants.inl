@@ -1,6 +1,6 @@
 /* Matmul of the k-quants at levels avx2 and avx_vnni. Formats and formulas: kernels.h.
  *
- * Two bodies, by how many weights share a scale: Q4_K and Q5_K 32, Q2_K, Q3_K and Q6_K 16; `type` is a constant wherever a
+ * Two bodies, by how many weights share a scale: Q4_K, Q5_K and IQ4_XS 32, Q2_K, Q3_K and Q6_K 16; `type` is a constant wherever a
  * function is inlined. The int16 sums of some steps meet their scale in vpmaddwd, whose dwords hold (scale, scale) of
  * a row: the result is the exact int32 term of S. As many steps are summed as fit into int16, two products a step:
  *
@@ -8,7 +8,8 @@
  *   Q3_K  4 steps: 4 * 2 *  7 * 127 =  7,112        Q5_K  4 steps: 4 * 2 * 31 * 127 = 31,496
  *   Q6_K  2 steps: 2 * 2 * 63 * 127 = 32,004
  *
- * With vpdpbusd sums and scales are int32.
+ * With vpdpbusd sums and scales are int32. Those of IQ4_XS always are: its weights are values of 8 bits, within 127, and
+ * lend the activations their sign.
  */
 
 /* The columns of a call. */
@@ -29,11 +30,11 @@ EL_INLINE __m256 load_scales(const uint8_t *f16, const uint8_t *f32, const int p
     return packed ? el_load_f16(f16) : _mm256_load_ps((const float *)f32);
 }
 
-/* ---- scales of 32: Q4_K, Q5_K ------------------------------------------------------------------------------------- */
+/* ---- scales of 32: Q4_K, Q5_K, IQ4_XS ------------------------------------------------------------------------------------- */
 
 /* Extras of an expanded block, as offsets. Dwords of rows: int16 pairs. */
 enum {
-    WIDE_SCALES = 0,   /* [8 32-blocks][16 rows] as scales_u8 gives them */
+    WIDE_SCALES = 0,   /* [8 32-blocks][16 rows] as wide_scales gives them */
     WIDE_MINIMA = 512, /* [4 pairs of 32-blocks][16 rows] (mn of 2j, mn of 2j + 1) */
     WIDE_D = 768,      /* f32 d[16], dmin[16] */
     WIDE_EXTRA = 896
@@ -43,8 +44,12 @@ enum {
 EL_INLINE int32_t pair_bytes(const int type) { return type == EL_Q5_K ? 640 : 512; }
 EL_INLINE int parts_of_32(const int type) { return type == EL_Q5_K && !EL_DPBUSD ? 2 : 1; }
 
-/* Bytes 8h .. 8h+7 of the 16 at p as the scales of el_sums_scaled. */
-EL_INLINE __m256i scales_u8(const uint8_t *p, const int h) {
+EL_INLINE int32_t wide_extras(const int type) { return type == EL_IQ4_XS ? 160 : 320; }
+EL_INLINE int32_t wide_d(const int type) { return type == EL_IQ4_XS ? 128 : 256; }
+
+/* Bytes 8h .. 8h+7 of the 16 at p as the scales of wide_scaled. */
+EL_INLINE __m256i wide_scales(const int type, const uint8_t *p, const int h) {
+    if (type == EL_IQ4_XS) return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8 * h)));
     if (EL_DPBUSD) return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8 * h)));
     const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
     const __m256i first = _mm256_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, /* */
@@ -57,11 +62,31 @@ EL_INLINE __m256i words_u8(const uint8_t *p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
 }
 
-/* Step s of the low (0) or high (1: odd) 32-block of a packed pair, half h of the rows. */
+EL_INLINE __m256i wide_scaled(const int type, __m256i sum, __m256i sc) {
+    return type == EL_IQ4_XS ? _mm256_mullo_epi32(sum, sc) : el_sums_scaled(sum, sc);
+}
+
+/* Step s of the low (0) or high (1: odd) 32-block of a packed pair, half h of the rows. IQ4_XS: signed; its nibbles are
+ * steps s and s + 4 of a 32-block. */
 EL_INLINE __m256i wide_weights(const int type, const uint8_t *pair, const int odd, const int s, const int h) {
+    if (type == EL_IQ4_XS) {
+        const __m256i v = el_load(pair + 256 * odd + 64 * (s % 4) + 32 * h);
+        const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)EL_IQ4_VALUES));
+        return _mm256_shuffle_epi8(values, s < 4 ? el_low_nibbles(v) : el_high_nibbles(v));
+    }
     const __m256i v = el_load(pair + 64 * s + 32 * h), w = odd ? el_high_nibbles(v) : el_low_nibbles(v);
     if (type == EL_Q4_K) return w;
     return _mm256_or_si256(w, el_bit(el_load(pair + 512 + 64 * odd + 32 * h), s, 4));
+}
+
+/* Add one step of signed weights as int32. */
+EL_INLINE __m256i wide_signed(__m256i sum, __m256i w, __m256i q) {
+    const __m256i u = _mm256_abs_epi8(w), s = _mm256_sign_epi8(q, w);
+#if EL_DPBUSD
+    return el_dpbusd_256(sum, u, s);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+#endif
 }
 
 /* Sums of a part of 32-block j of block b. quants: packed a pair, expanded the 32-block's 8 steps. */
@@ -76,16 +101,24 @@ EL_INLINE void wide_dot(const int type, const uint8_t *quants, const el_column *
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * j + 4 * s);
-            el_sums_add(sum, c, w0, w1, q);
+            if (type == EL_IQ4_XS) {
+                sum[c][0] = wide_signed(sum[c][0], w0, q);
+                sum[c][1] = wide_signed(sum[c][1], w1, q);
+                EL_PIN(sum[c][0]);
+                EL_PIN(sum[c][1]);
+            } else {
+                el_sums_add(sum, c, w0, w1, q);
+            }
         }
     }
 }
 
-/* The float part of block b: S of 8 rows, their minima (pairs of words), d and dmin. */
-EL_INLINE __m256 wide_chain(__m256i S, const __m256i mn[4], __m256 d, __m256 dmin, const el_column *col,
-                            int32_t b, __m256 acc) {
+/* The float part of block b: S of 8 rows, their minima (pairs of words), d and dmin. IQ4_XS has no minima. */
+EL_INLINE __m256 wide_chain(const int type, __m256i S, const __m256i mn[4], __m256 d, __m256 dmin,
+                            const el_column *col, int32_t b, __m256 acc) {
     const int16_t *sums = col->sum32 + 8 * b;
     const __m256 dx = _mm256_broadcast_ss(col->d + b);
+    if (type == EL_IQ4_XS) return _mm256_fmadd_ps(_mm256_cvtepi32_ps(S), _mm256_mul_ps(d, dx), acc);
     __m256i m = _mm256_madd_epi16(mn[0], broadcast_words(sums));
     EL_UNROLL
     for (int j = 1; j < 4; j++)
@@ -116,29 +149,32 @@ EL_INLINE void wide_streamed(const el_tile_call *t, const int nc, const int type
         }
     }
     sums = t->sums;
-    for (int32_t b = 0; b < n_blocks; b++, extras += 320, sums += 16 * nc * parts) {
-        el_prefetch(extras, 320, distance);
+    for (int32_t b = 0; b < n_blocks; b++, extras += wide_extras(type), sums += 16 * nc * parts) {
+        el_prefetch(extras, wide_extras(type), distance);
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
             __m256i mn[4], S[EL_GROUP];
             EL_UNROLL
-            for (int j = 0; j < 4; j++) mn[j] = words_u8(extras + 128 + 32 * j + 16 * h);
+            for (int j = 0; j < 4; j++) {
+                mn[j] = type == EL_IQ4_XS ? _mm256_setzero_si256() : words_u8(extras + 128 + 32 * j + 16 * h);
+            }
             EL_UNROLL
             for (int c = 0; c < nc; c++) S[c] = _mm256_setzero_si256();
             EL_UNROLL
             for (int j = 0; j < 8; j++) {
-                const __m256i sc = scales_u8(extras + 16 * j, h);
+                const __m256i sc = wide_scales(type, extras + 16 * j, h);
                 EL_UNROLL
                 for (int i = 0; i < nc * parts; i++) {
                     const __m256i sum = _mm256_load_si256(sums + 2 * nc * parts * j + 2 * i + h);
-                    S[i % nc] = _mm256_add_epi32(S[i % nc], el_sums_scaled(sum, sc));
+                    S[i % nc] = _mm256_add_epi32(S[i % nc], wide_scaled(type, sum, sc));
                 }
             }
-            const __m256 d = el_load_f16(extras + 256 + 16 * h), dmin = el_load_f16(extras + 288 + 16 * h);
+            const __m256 d = el_load_f16(extras + wide_d(type) + 16 * h);
+            const __m256 dmin = type == EL_IQ4_XS ? d : el_load_f16(extras + 288 + 16 * h);
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, wide_chain(S[c], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
+                _mm256_store_ps(a, wide_chain(type, S[c], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
             }
         }
     }
@@ -165,11 +201,11 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
                          i % parts);
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
-                    const __m256i sc = packed ? scales_u8(extras + 16 * (j + odd), h)
+                    const __m256i sc = packed ? wide_scales(type, extras + 16 * (j + odd), h)
                                               : el_load(extras + WIDE_SCALES + 64 * (j + odd) + 32 * h);
                     EL_UNROLL
                     for (int c = 0; c < nc; c++) {
-                        total[c][h] = _mm256_add_epi32(total[c][h], el_sums_scaled(sum[c][h], sc));
+                        total[c][h] = _mm256_add_epi32(total[c][h], wide_scaled(type, sum[c][h], sc));
                     }
                 }
             }
@@ -177,21 +213,24 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
         }
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
-            const __m256 d = load_scales(extras + 256 + 16 * h, extras + WIDE_D + 32 * h, packed);
-            const __m256 dmin = load_scales(extras + 288 + 16 * h, extras + WIDE_D + 64 + 32 * h, packed);
+            const __m256 d = load_scales(extras + wide_d(type) + 16 * h, extras + WIDE_D + 32 * h, packed);
+            const __m256 dmin =
+                type == EL_IQ4_XS ? d
+                                  : load_scales(extras + 288 + 16 * h, extras + WIDE_D + 64 + 32 * h, packed);
             __m256i mn[4];
             EL_UNROLL
             for (int j = 0; j < 4; j++) {
-                mn[j] = packed ? words_u8(extras + 128 + 32 * j + 16 * h)
-                               : el_load(extras + WIDE_MINIMA + 64 * j + 32 * h);
+                mn[j] = type == EL_IQ4_XS ? _mm256_setzero_si256()
+                        : packed          ? words_u8(extras + 128 + 32 * j + 16 * h)
+                                          : el_load(extras + WIDE_MINIMA + 64 * j + 32 * h);
             }
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 float *a = acc + 16 * c + 8 * h;
-                _mm256_store_ps(a, wide_chain(total[c][h], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
+                _mm256_store_ps(a, wide_chain(type, total[c][h], mn, d, dmin, &col[c], b, _mm256_load_ps(a)));
             }
         }
-        extras += packed ? 320 : WIDE_EXTRA;
+        extras += packed ? wide_extras(type) : WIDE_EXTRA;
         EL_FENCE();
     }
 }
@@ -206,15 +245,17 @@ EL_INLINE void wide_expand(const int type, const uint8_t *quants, const uint8_t 
             el_store(to_quants + 512 + 32 * t, wide_weights(type, quants, 1, t / 2, t % 2));
         }
     }
-    for (int32_t b = 0; b < n_blocks; b++, extras += 320, to_extras += WIDE_EXTRA) {
+    for (int32_t b = 0; b < n_blocks; b++, extras += wide_extras(type), to_extras += WIDE_EXTRA) {
         for (int h = 0; h < 2; h++) {
             for (int j = 0; j < 8; j++) {
-                el_store(to_extras + WIDE_SCALES + 64 * j + 32 * h, scales_u8(extras + 16 * j, h));
+                el_store(to_extras + WIDE_SCALES + 64 * j + 32 * h, wide_scales(type, extras + 16 * j, h));
             }
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < 4 && type != EL_IQ4_XS; j++) {
                 el_store(to_extras + WIDE_MINIMA + 64 * j + 32 * h, words_u8(extras + 128 + 32 * j + 16 * h));
             }
-            _mm256_store_ps((float *)(to_extras + WIDE_D + 32 * h), el_load_f16(extras + 256 + 16 * h));
+            _mm256_store_ps((float *)(to_extras + WIDE_D + 32 * h),
+                            el_load_f16(extras + wide_d(type) + 16 * h));
+            if (type == EL_IQ4_XS) continue;
             _mm256_store_ps((float *)(to_extras + WIDE_D + 64 + 32 * h), el_load_f16(extras + 288 + 16 * h));
         }
     }
@@ -499,6 +540,7 @@ KQUANT_TYPE(q2_k, EL_Q2_K, narrow, 1024, 320, 16, 8, NARROW_EXTRA)
 KQUANT_TYPE(q3_k, EL_Q3_K, narrow, 1536, 288, 16, 4, NARROW_EXTRA)
 KQUANT_TYPE(q4_k, EL_Q4_K, wide, 2048, 320, 8, 8, WIDE_EXTRA)
 KQUANT_TYPE(q5_k, EL_Q5_K, wide, 2560, 320, 16, 4, WIDE_EXTRA)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS, wide, 2048, 160, 8, 4, WIDE_EXTRA)
 KQUANT_TYPE(q6_k, EL_Q6_K, narrow, 3072, 288, 16, 4, NARROW_EXTRA)
 
 static void set_kquants(el_kernels *table) {
@@ -507,4 +549,5 @@ static void set_kquants(el_kernels *table) {
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ4_XS] = mm_iq4_xs;
 }

@@ -66,6 +66,18 @@ PACK_NIBBLES(q4_1, EL_Q4_1)
 PACK_NIBBLES(q5_0, EL_Q5_0)
 PACK_NIBBLES(q5_1, EL_Q5_1)
 
+/* u8 e, u8 qs[16]. */
+static void pack_mxfp4(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    el_pack_rows r;
+    el_pack_begin(&r, rows, row_stride, n_rows, 17);
+    uint8_t *quants = panel, *extras = quants + (size_t)k / 32 * 256;
+    for (int32_t b = 0; b < k / 32; b++, quants += 256, extras += 16, el_pack_next(&r)) {
+        el_transpose_store(&r, 1, quants);
+        for (int i = 0; i < EL_TILE_ROWS; i++) extras[i] = *r.p[i];
+    }
+    el_pack_end(panel, (size_t)k / 32 * 272);
+}
+
 void el_avx2_matmul_legacy(el_kernels *table) {
     set_legacy(table);
     table->pack[EL_Q8_0] = pack_q8_0;
@@ -73,4 +85,6 @@ void el_avx2_matmul_legacy(el_kernels *table) {
     table->pack[EL_Q4_1] = pack_q4_1;
     table->pack[EL_Q5_0] = pack_q5_0;
     table->pack[EL_Q5_1] = pack_q5_1;
+    table->pack[EL_IQ4_NL] = pack_q4_0; /* the same bytes */
+    table->pack[EL_MXFP4] = pack_mxfp4;
 }

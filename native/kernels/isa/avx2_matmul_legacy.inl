@@ -1,4 +1,5 @@
-/* Matmul of the 32-block types at levels avx2 and avx_vnni: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1. Formats and formulas: kernels.h.
+/* Matmul of the 32-block types at levels avx2 and avx_vnni: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
+ * IQ4_NL, MXFP4. Formats and formulas: kernels.h.
  *
  * One body serves them all; `type` is a constant wherever it is inlined. Per 16 weights (a "part" of a block: steps 0..3
  * or 4..7, in the packed nibbles the low or the high ones):
@@ -8,22 +9,39 @@
  *   Q4_x  4 * 2 * 15 * 127 = 15,240: the 4 steps are added as int16, two sums a row.
  *   Q5_x  4 * 2 * 31 * 127 = 31,496: likewise.
  *
- * With vpdpbusd all sums are int32 and Q8_0 is w + 128. The offsets of Q4_0 (8), Q5_0 (16) and there Q8_0 leave through the
- * activation sum.
+ *   MXFP4 the values that nibbles stand for, + 12: 4 * 2 * 24 * 127 = 24,384: likewise.
+ *   IQ4_NL  values of 8 bits, within 127: as Q8_0.
+ *
+ * With vpdpbusd all sums are int32, and Q8_0 and IQ4_NL are w + 128. The offsets leave through the activation sum.
  */
 
 /* What distinguishes the types. */
 EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
 EL_INLINE int has_fifth(const int type) { return type == EL_Q5_0 || type == EL_Q5_1; }
 EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : has_fifth(type) ? 320 : 256; }
-EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : 32; }
+EL_INLINE int has_values(const int type) { return type == EL_IQ4_NL || type == EL_MXFP4; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : type == EL_MXFP4 ? 16 : 32; }
 
 /* Weights stay signed and lend the activations their sign, in sums of int32. */
-EL_INLINE int is_signed(const int type) { return type == EL_Q8_0 && !EL_DPBUSD; }
+EL_INLINE int is_signed(const int type) { return (type == EL_Q8_0 || type == EL_IQ4_NL) && !EL_DPBUSD; }
 
-/* What is added to the others to make them unsigned, as a power of two; 0 for none. */
-EL_INLINE int offset_bits(const int type) {
-    return type == EL_Q4_0 ? 3 : type == EL_Q5_0 ? 4 : type == EL_Q8_0 && EL_DPBUSD ? 7 : 0;
+/* What is added to the others to make them unsigned. */
+EL_INLINE int zero_point(const int type) {
+    if (type == EL_Q8_0 || type == EL_IQ4_NL) return EL_DPBUSD ? 128 : 0;
+    return type == EL_Q4_0 ? 8 : type == EL_Q5_0 ? 16 : type == EL_MXFP4 ? 12 : 0;
+}
+
+/* Values in place of nibbles, zero_point added. */
+EL_INLINE __m256i values_of(const int type, __m256i nibbles) {
+    const int8_t *values = type == EL_MXFP4 ? EL_MXFP4_VALUES : EL_IQ4_VALUES;
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)values));
+    return _mm256_shuffle_epi8(_mm256_add_epi8(table, _mm256_set1_epi8((char)zero_point(type))), nibbles);
+}
+
+/* Scales of 8 rows, half h of a block's 16, from the panel. */
+EL_INLINE __m256 load_scales(const int type, const uint8_t *extras, const int h) {
+    if (type != EL_MXFP4) return el_load_f16(extras + 16 * h);
+    return el_e8m0_half_8(_mm_loadl_epi64((const __m128i *)(extras + 8 * h)));
 }
 
 /* Step i of a part, half h of the rows, of a packed block. */
@@ -34,6 +52,7 @@ EL_INLINE __m256i packed_weights(const int type, const uint8_t *quants, const in
         return EL_DPBUSD ? _mm256_xor_si256(v, _mm256_set1_epi8(-128)) : v;
     }
     const __m256i v = el_load(quants + 64 * i + 32 * h), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+    if (has_values(type)) return values_of(type, w);
     if (!has_fifth(type)) return w;
     return _mm256_or_si256(w, el_bit(el_load(quants + 256 + 32 * h), 4 * part + i, 4));
 }
@@ -67,14 +86,20 @@ EL_INLINE void add_step(const int type, const int packed, const uint8_t *quants,
 
 /* What a part's int32 sums have too much. */
 EL_INLINE __m256i offset(const int type, const int32_t *sum) {
-    if (!offset_bits(type)) return _mm256_setzero_si256();
-    return _mm256_slli_epi32(_mm256_set1_epi32(*sum), offset_bits(type));
+    const __m256i v = _mm256_set1_epi32(*sum);
+    switch (zero_point(type)) {
+    case 8: return _mm256_slli_epi32(v, 3);
+    case 12: return _mm256_slli_epi32(_mm256_add_epi32(v, _mm256_slli_epi32(v, 1)), 2);
+    case 16: return _mm256_slli_epi32(v, 4);
+    case 128: return _mm256_slli_epi32(v, 7);
+    default: return _mm256_setzero_si256();
+    }
 }
 
 /* (f32)i of a part's sums, i = sum w q of 8 rows. */
 EL_INLINE __m256 whole(const int type, __m256i sum, __m256i off) {
     if (!EL_DPBUSD && !is_signed(type)) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    if (offset_bits(type)) sum = _mm256_sub_epi32(sum, off);
+    if (zero_point(type)) sum = _mm256_sub_epi32(sum, off);
     return _mm256_cvtepi32_ps(sum);
 }
 
@@ -108,8 +133,8 @@ EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
     el_chains acc;
     el_chains_load(acc, t->acc, nc);
     for (int32_t b = 0; b < n_blocks; b++, extras += extra_bytes(type), sums += 4 * nc) {
-        if (has_min(type) || b % 2 == 0) el_prefetch(extras, 64, distance);
-        const __m256 d[2] = {el_load_f16(extras), el_load_f16(extras + 16)};
+        if (b % (64 / extra_bytes(type)) == 0) el_prefetch(extras, 64, distance);
+        const __m256 d[2] = {load_scales(type, extras, 0), load_scales(type, extras, 1)};
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256 dx0 = _mm256_broadcast_ss(col[c].d + 2 * b),
@@ -131,10 +156,10 @@ EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
     el_chains_store(acc, t->acc, nc);
 }
 
-/* Row i (16 floats) of a block's extras, half h of the 16 rows. */
-EL_INLINE __m256 extra(const uint8_t *extras, const int i, const int h, const int packed) {
-    return packed ? el_load_f16(extras + 32 * i + 16 * h)
-                  : _mm256_load_ps((const float *)(extras + 64 * i + 32 * h));
+/* Scales (i 0) or minima (1) of a block, half h of the 16 rows. */
+EL_INLINE __m256 extra(const int type, const uint8_t *extras, const int i, const int h, const int packed) {
+    if (!packed) return _mm256_load_ps((const float *)(extras + 64 * i + 32 * h));
+    return i ? el_load_f16(extras + 32 + 16 * h) : load_scales(type, extras, h);
 }
 
 EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const int packed) {
@@ -166,10 +191,10 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
         }
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
-            d[h] = extra(extras, 0, h, packed);
+            d[h] = extra(type, extras, 0, h, packed);
             EL_PIN(d[h]);
             if (has_min(type)) {
-                m[h] = extra(extras, 1, h, packed);
+                m[h] = extra(type, extras, 1, h, packed);
                 EL_PIN(m[h]);
             }
         }
@@ -185,7 +210,7 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
             }
         }
         quants += packed ? quant_bytes(type) : 512;
-        extras += extra_bytes(type) * (packed ? 1 : 2);
+        extras += packed ? extra_bytes(type) : has_min(type) ? 128 : 64;
         EL_FENCE();
     }
 }
@@ -201,8 +226,10 @@ EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extr
             el_store(to_quants + 64 * s + 32, packed_weights(type, quants, s / 4, s % 4, 1));
         }
     }
-    for (int32_t i = 0; i < n_blocks * extra_bytes(type) / 16; i++) {
-        _mm256_store_ps((float *)(to_extras + 32 * i), el_load_f16(extras + 16 * i));
+    for (int32_t b = 0; b < n_blocks; b++, extras += extra_bytes(type)) {
+        for (int i = 0; i < (has_min(type) ? 4 : 2); i++, to_extras += 32) {
+            _mm256_store_ps((float *)to_extras, extra(type, extras, i / 2, i % 2, 1));
+        }
     }
 }
 
@@ -233,6 +260,8 @@ LEGACY_TYPE(q4_0, EL_Q4_0, 256, 32, 512, 64, 12)
 LEGACY_TYPE(q4_1, EL_Q4_1, 256, 64, 512, 128, 12)
 LEGACY_TYPE(q5_0, EL_Q5_0, 320, 32, 512, 64, 8)
 LEGACY_TYPE(q5_1, EL_Q5_1, 320, 64, 512, 128, 8)
+LEGACY_TYPE(iq4_nl, EL_IQ4_NL, 256, 32, 512, 64, 8)
+LEGACY_TYPE(mxfp4, EL_MXFP4, 256, 16, 512, 64, 8)
 
 static void set_legacy(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
@@ -240,4 +269,6 @@ static void set_legacy(el_kernels *table) {
     table->mm[EL_Q4_1] = mm_q4_1;
     table->mm[EL_Q5_0] = mm_q5_0;
     table->mm[EL_Q5_1] = mm_q5_1;
+    table->mm[EL_IQ4_NL] = mm_iq4_nl;
+    table->mm[EL_MXFP4] = mm_mxfp4;
 }

@@ -22,6 +22,7 @@
 #include "simd_x86.h"
 
 #include "../kernels.h"
+#include "../qblocks.h"
 
 #include <string.h>
 
@@ -73,6 +74,21 @@ EL_INLINE __m512i el_bit(__m512i v, const int s, const int to) {
 /* The crumb i (bits 2i, 2i+1) of each byte, moved to bits `to` and `to` + 1. */
 EL_INLINE __m512i el_crumb(__m512i v, const int i, const int to) {
     return _mm512_and_si512(el_shift(v, to - 2 * i), _mm512_set1_epi8((char)(3 << to)));
+}
+
+/* el_e8m0_half of 16 bytes. */
+EL_INLINE __m512 el_e8m0_half_16(__m128i bytes) {
+    const __m512i e = _mm512_cvtepu8_epi32(bytes), two = _mm512_set1_epi32(2);
+    const __m512i normal =
+        _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23); /* <= 0 below two */
+    const __m512i low = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), _mm512_min_epi32(e, two));
+    return _mm512_castsi512_ps(_mm512_max_epi32(normal, low));
+}
+
+/* Values in place of nibbles, with `zero` added. */
+EL_INLINE __m512i el_values_of(const int8_t *values, const int zero, __m512i nibbles) {
+    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)zero));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
 }
 
 /* ---- integer sums of n steps (at most 8) of weights 0..top; top -1: signed weights ---- */

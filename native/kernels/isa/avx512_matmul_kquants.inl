@@ -1,23 +1,28 @@
 /* AVX-512 matmul, with and without VNNI, of the k-quants. Formats and formulas: kernels.h.
  *
  * One body serves them all; `type` is a constant wherever it is inlined. A "part" is what shares a scale: a 32-block of
- * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K and Q6_K. A "unit" is two parts that share bytes of the panel: the nibbles of
- * two 32-blocks, or a 32-block. The offsets of Q3_K (4) and Q6_K (32) leave through the activation sum, with which the
+ * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K and Q6_K (and of IQ4_XS). A "unit" is two parts that share bytes of the panel: the nibbles of
+ * two 32-blocks, or a 32-block. The offsets of Q3_K (4), Q6_K (32) and, with VNNI, IQ4_XS (128) leave through the activation sum, with which the
  * sum of a part starts. */
 
 /* What distinguishes the types. units: of a block. */
-EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K; }
+EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K && type != EL_IQ4_XS; }
 EL_INLINE int units(const int type) { return type == EL_Q4_K || type == EL_Q5_K ? 4 : 8; }
-EL_INLINE int32_t zero_point(const int type) { return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : 0; }
+EL_INLINE int32_t zero_point(const int type) {
+    return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : type == EL_IQ4_XS && EL_VNNI ? 128 : 0;
+}
 EL_INLINE int top_of(const int type) {
+    if (type == EL_IQ4_XS) return EL_VNNI ? 255 : -1;
     return type == EL_Q2_K ? 3 : type == EL_Q3_K ? 7 : type == EL_Q4_K ? 15 : type == EL_Q5_K ? 31 : 63;
 }
-EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 320 : 288; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 320 : type == EL_IQ4_XS ? 160 : 288; }
+EL_INLINE int32_t d_offset(const int type) { return type == EL_IQ4_XS ? 128 : 256; }
 EL_INLINE int32_t quant_bytes(const int type) {
     switch (type) {
     case EL_Q2_K: return 1024;
     case EL_Q3_K: return 1536;
-    case EL_Q4_K: return 2048;
+    case EL_Q4_K:
+    case EL_IQ4_XS: return 2048;
     case EL_Q5_K: return 2560;
     default: return 3072;
     }
@@ -29,6 +34,10 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, cons
         const uint8_t *at = quants + (type == EL_Q4_K ? 512 : 640) * i;
         const __m512i v = el_load(at + 64 * s), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
         return type == EL_Q4_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 512 + 64 * part), s, 4));
+    }
+    if (type == EL_IQ4_XS) {
+        const __m512i v = el_load(quants + 256 * i + 64 * s);
+        return el_values_of(EL_IQ4_VALUES, zero_point(type), part ? el_high_nibbles(v) : el_low_nibbles(v));
     }
     if (type == EL_Q6_K) {
         const __m512i v = el_load(quants + 256 * i + 64 * s);
@@ -63,9 +72,9 @@ EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, 
     for (int c = 0; c < nc; c++) sum[c] = el_dot_end(top, steps, sum[c], start[c]);
 }
 
-/* Scales of part i of a block. */
+/* Scales of part i of a block. Both parts of a unit of IQ4_XS have the same. */
 EL_INLINE __m512i scales(const int type, const uint8_t *extras, int32_t i) {
-    const __m128i v = _mm_loadu_si128((const __m128i *)(extras + 16 * i));
+    const __m128i v = _mm_loadu_si128((const __m128i *)(extras + 16 * (type == EL_IQ4_XS ? i / 2 : i)));
     if (type == EL_Q2_K) return _mm512_cvtepu8_epi32(_mm_and_si128(v, _mm_set1_epi8(15)));
     return has_min(type) ? _mm512_cvtepu8_epi32(v) : _mm512_cvtepi8_epi32(v);
 }
@@ -85,7 +94,7 @@ EL_INLINE __m512i minima_pairs(const int type, const uint8_t *extras, int32_t i)
 EL_INLINE void chain(const int type, const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
                      const __m512i *total, __m512 *acc, const int nc) {
     const int n = has_min(type) ? units(type) : 0;
-    const __m512 d = el_load_f16(extras + 256);
+    const __m512 d = el_load_f16(extras + d_offset(type));
     __m512i minima[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) minima[c] = _mm512_setzero_si512();
@@ -194,6 +203,7 @@ KQUANT_TYPE(q3_k, EL_Q3_K, 1536)
 KQUANT_TYPE(q4_k, EL_Q4_K, 2048)
 KQUANT_TYPE(q5_k, EL_Q5_K, 2560)
 KQUANT_TYPE(q6_k, EL_Q6_K, 3072)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS, 2048)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;
@@ -201,4 +211,5 @@ static void set_kquants(el_kernels *table) {
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ4_XS] = mm_iq4_xs;
 }

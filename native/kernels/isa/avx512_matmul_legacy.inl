@@ -1,23 +1,27 @@
-/* AVX-512 matmul, with and without VNNI, of the 32-block types: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1. Formats and formulas: kernels.h.
+/* AVX-512 matmul, with and without VNNI, of the 32-block types: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL,
+ * MXFP4. Formats and formulas: kernels.h.
  *
  * One body serves them all; `type` is a constant wherever it is inlined. A "part" is 16 weights of a block: steps 0..3 or
- * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 w + 128 (without VNNI it stays signed),
- * Q5_0 w + 16, Q4_0 w + 8, the others w; what that adds leaves through the activation sum, with which the integer sum
+ * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 and IQ4_NL w + 128 (without VNNI
+ * they stay signed), Q5_0 w + 16, MXFP4 w + 12, Q4_0 w + 8, the others w; what that adds leaves through the activation sum, with which the integer sum
  * starts. */
 
 /* What distinguishes the types. */
 EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
 EL_INLINE int has_fifth(const int type) { return type == EL_Q5_0 || type == EL_Q5_1; }
 EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : has_fifth(type) ? 320 : 256; }
-EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : 32; }
+EL_INLINE int is_8_bit(const int type) { return type == EL_Q8_0 || type == EL_IQ4_NL; }
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : type == EL_MXFP4 ? 16 : 32; }
 
 EL_INLINE int32_t zero_point(const int type) {
-    return type == EL_Q8_0 ? (EL_VNNI ? 128 : 0) : type == EL_Q5_0 ? 16 : type == EL_Q4_0 ? 8 : 0;
+    if (is_8_bit(type)) return EL_VNNI ? 128 : 0;
+    return type == EL_Q5_0 ? 16 : type == EL_Q4_0 ? 8 : type == EL_MXFP4 ? 12 : 0;
 }
 
 /* Largest weight, -1 for signed ones. */
 EL_INLINE int top_of(const int type) {
-    return type == EL_Q8_0 ? (EL_VNNI ? 255 : -1) : has_fifth(type) ? 31 : 15;
+    if (is_8_bit(type)) return EL_VNNI ? 255 : -1;
+    return has_fifth(type) ? 31 : type == EL_MXFP4 ? 24 : 15;
 }
 
 /* Step i of a part. */
@@ -27,6 +31,8 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, const int part,
         return EL_VNNI ? _mm512_xor_si512(v, _mm512_set1_epi8(-128)) : v;
     }
     const __m512i v = el_load(quants + 64 * i), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+    if (type == EL_IQ4_NL) return el_values_of(EL_IQ4_VALUES, zero_point(type), w);
+    if (type == EL_MXFP4) return el_values_of(EL_MXFP4_VALUES, zero_point(type), w);
     return has_fifth(type) ? _mm512_or_si512(w, el_bit(el_load(quants + 256), 4 * part + i, 4)) : w;
 }
 
@@ -62,14 +68,16 @@ EL_INLINE __m512 scaled(__m512i sum, const void *x, int32_t k, int32_t b, const 
 /* The chain of a column: both parts of block b. */
 EL_INLINE __m512 chain(const int type, __m512 v, const uint8_t *extras, const void *x, int32_t k, int32_t b,
                        __m512 acc) {
-    acc = _mm512_fmadd_ps(v, el_load_f16(extras), acc);
+    acc = _mm512_fmadd_ps(
+        v, type == EL_MXFP4 ? el_e8m0_half_16(_mm_loadu_si128((const __m128i *)extras)) : el_load_f16(extras),
+        acc);
     if (has_min(type))
         acc = _mm512_fmadd_ps(el_load_f16(extras + 32), _mm512_set1_ps(el_a16_s(x, k)[b]), acc);
     return acc;
 }
 
 EL_INLINE void prefetch_extras(const int type, const uint8_t *extras, int32_t b) {
-    if (has_min(type) || b % 2 == 0) el_prefetch(extras, 64);
+    if (b % (64 / extra_bytes(type)) == 0) el_prefetch(extras, 64);
 }
 
 EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
@@ -142,6 +150,8 @@ LEGACY_TYPE(q4_0, EL_Q4_0, 256)
 LEGACY_TYPE(q4_1, EL_Q4_1, 256)
 LEGACY_TYPE(q5_0, EL_Q5_0, 320)
 LEGACY_TYPE(q5_1, EL_Q5_1, 320)
+LEGACY_TYPE(iq4_nl, EL_IQ4_NL, 256)
+LEGACY_TYPE(mxfp4, EL_MXFP4, 256)
 
 static void set_legacy(el_kernels *table) {
     table->mm[EL_Q8_0] = mm_q8_0;
@@ -149,4 +159,6 @@ static void set_legacy(el_kernels *table) {
     table->mm[EL_Q4_1] = mm_q4_1;
     table->mm[EL_Q5_0] = mm_q5_0;
     table->mm[EL_Q5_1] = mm_q5_1;
+    table->mm[EL_IQ4_NL] = mm_iq4_nl;
+    table->mm[EL_MXFP4] = mm_mxfp4;
 }

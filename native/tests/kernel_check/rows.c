@@ -18,7 +18,8 @@ static const layout LAYOUTS[] = {
     {EL_Q5_0, "Q5_0", 32, 22, 0, -1},     {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
     {EL_Q2_K, "Q2_K", 256, 84, 80, 82},   {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
     {EL_Q4_K, "Q4_K", 256, 144, 0, 2},    {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
-    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},
+    {EL_Q6_K, "Q6_K", 256, 210, 208, -1}, {EL_IQ4_NL, "IQ4_NL", 32, 18, 0, -1},
+    {EL_MXFP4, "MXFP4", 32, 17, -1, -1},  {EL_IQ4_XS, "IQ4_XS", 256, 136, 0, -1},
 };
 
 static const layout *layout_of(int32_t qtype) {
@@ -61,6 +62,18 @@ static uint8_t quant_byte(check *c, pattern p, int32_t qtype, int32_t i) {
     }
 }
 
+/* The scale of MXFP4: 2^(e - 128). */
+static uint8_t random_exponent(check *c, pattern p) {
+    switch (p) {
+    case P_ZERO: return 0;
+    case P_MAX: return 251; /* the last whose weights are finite */
+    case P_MIN: return 1;
+    case P_DENORMAL: return (uint8_t)random_below(c, 4);
+    case P_WILD: return (uint8_t)random_below(c, 252);
+    default: return (uint8_t)(116 + random_below(c, 12));
+    }
+}
+
 void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
     const layout *t = layout_of(qtype);
     if (qtype == EL_F32 || qtype == EL_BF16) { /* BF16: the upper half */
@@ -87,6 +100,7 @@ void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
         }
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
+        if (qtype == EL_MXFP4) block[0] = random_exponent(c, p);
     }
 }
 
@@ -96,6 +110,7 @@ void set_scales(int32_t qtype, int32_t k, uint8_t *row, uint16_t d, uint16_t m) 
         uint8_t *block = row + (size_t)b * (size_t)t->bytes;
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
+        if (qtype == EL_MXFP4) block[0] = d ? 128 : 0; /* 2^0, or next to nothing */
     }
 }
 
@@ -134,10 +149,22 @@ static int32_t minimum_of_32(const uint8_t *s, int32_t j) {
     return j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) + 16 * (s[j] >> 6);
 }
 
+/* Nibbles as floats of 4 bits, doubled: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their negatives. */
+static int32_t e2m1_doubled(int32_t nibble) {
+    int32_t exponent = (nibble >> 1) & 3, mantissa = nibble & 1;
+    int32_t v = exponent ? (2 + mantissa) << (exponent - 1) : mantissa;
+    return nibble & 8 ? -v : v;
+}
+
+/* The 16 values of IQ4_NL and IQ4_XS. */
+static const int32_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 static parts parts_of_32(int32_t qtype, const uint8_t *p, int32_t i) {
     switch (qtype) {
     case EL_Q8_0: return (parts){half(p), 0, 1, (int8_t)p[2 + i], 0};
     case EL_Q4_0: return (parts){half(p), 0, 1, nibble(p + 2, i) - 8, 0};
+    case EL_IQ4_NL: return (parts){half(p), 0, 1, IQ4[nibble(p + 2, i)], 0};
+    case EL_MXFP4: return (parts){ldexp(1, p[0] - 128), 0, 1, e2m1_doubled(nibble(p + 1, i)), 0};
     case EL_Q4_1: return (parts){half(p), -half(p + 2), 1, nibble(p + 4, i), 1};
     case EL_Q5_0: return (parts){half(p), 0, 1, nibble(p + 6, i) + 16 * bit(p + 2, i) - 16, 0};
     default: return (parts){half(p), -half(p + 2), 1, nibble(p + 8, i) + 16 * bit(p + 4, i), 1}; /* Q5_1 */
@@ -157,6 +184,10 @@ static parts parts_of_256(int32_t qtype, const uint8_t *p, int32_t i) {
         int32_t low = g < 8 ? p[96 + g] & 15 : p[96 + g - 8] >> 4,
                 high = (p[104 + g % 4] >> (2 * (g / 4))) & 3;
         return (parts){half(p + 108), 0, low + 16 * high - 32, (p[l] >> j) & 1 ? u : u - 4, 0};
+    }
+    case EL_IQ4_XS: {
+        int32_t low = (p[4 + j / 2] >> (4 * (j % 2))) & 15, high = (p[2 + j / 4] >> (2 * (j % 4))) & 3;
+        return (parts){half(p), 0, low + 16 * high - 32, IQ4[nibble(p + 8 + 16 * j, l)], 0};
     }
     case EL_Q4_K: {
         int32_t byte = p[16 + 32 * (i / 64) + l], u = j & 1 ? byte >> 4 : byte & 15;

@@ -18,7 +18,7 @@ WRITABLE = KNOWN
 
 
 def test_the_types_that_are_implemented() -> None:
-    names = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K BF16"
+    names = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS BF16 MXFP4"
     assert [t.name for t in KNOWN] == names.split()
 
 
@@ -100,6 +100,10 @@ def bound(x: np.ndarray, qtype: QType) -> np.ndarray:
         QType.Q4_K: 0.6 / 15 + 0.6 / 63 + 0.6 / 63,
         QType.Q5_K: 0.6 / 31 + 0.6 / 63 + 0.6 / 63,
         QType.Q6_K: 0.6 / 31 + 1 / 127,
+        # values reach 127 steps to one side, 113 to the other; the scale of the extreme value as above
+        QType.IQ4_NL: 14.5 / 127,
+        QType.IQ4_XS: 14.5 / 127 + 0.6 / 31,
+        QType.MXFP4: 4 / 12,  # half of the widest gap, four steps of a sixth of the extreme value
     }[qtype]
     return np.broadcast_to(wide * relative * 1.001 + 1e-7, block.shape).reshape(x.shape)
 
@@ -153,10 +157,10 @@ def test_bad_input_is_a_typed_error() -> None:
         dequantize(raw, QType.Q4_0, (2, 16))
     with pytest.raises(GGUFError, match="do not hold shape"):
         dequantize(raw, QType.Q4_0, ())
-    with pytest.raises(GGUFError, match="IQ4_XS cannot be dequantised; possible: F32, "):
-        dequantize(raw, QType.IQ4_XS, (256,))
-    with pytest.raises(GGUFError, match="IQ4_XS cannot be quantised"):
-        quantize(np.zeros(256, np.float32), QType.IQ4_XS)
+    with pytest.raises(GGUFError, match="IQ3_S cannot be dequantised; possible: F32, "):
+        dequantize(raw, QType.IQ3_S, (256,))
+    with pytest.raises(GGUFError, match="IQ3_S cannot be quantised"):
+        quantize(np.zeros(256, np.float32), QType.IQ3_S)
     with pytest.raises(GGUFError, match="not whole Q4_K blocks of 256"):
         quantize(np.zeros((2, 128), np.float32), QType.Q4_K)
     with pytest.raises(GGUFError, match="must be finite"):
