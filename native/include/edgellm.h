@@ -56,7 +56,10 @@ enum el_qtype {
     EL_IQ4_NL = 20,
     EL_IQ4_XS = 23,
     EL_BF16 = 30,
+    EL_TQ1_0 = 34,
+    EL_TQ2_0 = 35,
     EL_MXFP4 = 39,
+    EL_NVFP4 = 40,
     EL_QTYPE_LIMIT = 64
 };
 

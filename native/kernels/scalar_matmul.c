@@ -222,6 +222,38 @@ static void mm_32(int32_t qtype, void (*unpack)(const uint8_t *, int16_t (*)[32]
     }
 }
 
+/* A scale per 16 weights, one fma each. */
+static void mm_scales_of_a16(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                             float *const *y, size_t y_off) {
+    const el_tile *t = el_tile_of(EL_NVFP4);
+    for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
+        int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
+        float acc[COLUMNS][ROWS] = {{0}};
+        for (int32_t b = 0; b < k / 32; b++) {
+            const uint8_t *e = extras_of(panel, t, k, b / 2) + 32 * (b % 2);
+            int16_t w[ROWS][32], q[32];
+            unpack_mxfp4(quants_of(panel, t, b / 2) + 256 * (b % 2), w);
+            for (int32_t c = 0; c < width; c++) {
+                const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
+                widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
+                for (int r = 0; r < ROWS; r++) {
+                    for (int j = 0; j < 2; j++) {
+                        float i = (float)dot16(w[r] + 16 * j, q + 16 * j);
+                        acc[c][r] = el_fma(i, el_e4m3_half(e[16 * j + r]) * dx[j], acc[c][r]);
+                    }
+                }
+            }
+        }
+        write_out(acc, n_rows, width, y + c0, y_off);
+    }
+}
+
+static void mm_nvfp4(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                     float *const *y, size_t y_off, void *scratch) {
+    (void)scratch;
+    mm_scales_of_a16(panel, k, n_rows, x, n, y, y_off);
+}
+
 /* ---- k-quants: activations A256, integer scales inside a block of 256 --------------------------------------------- */
 
 /* S and M of a block for the columns of a group. */
@@ -428,12 +460,14 @@ void el_scalar_matmul_kernels(el_kernels *table) {
     table->mm[EL_Q5_0] = mm_q5_0;
     table->mm[EL_Q5_1] = mm_q5_1;
     table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
     table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
     table->mm[EL_IQ4_NL] = mm_iq4_nl;
     table->mm[EL_MXFP4] = mm_mxfp4;
+    table->mm[EL_NVFP4] = mm_nvfp4;
     table->mm[EL_IQ4_XS] = mm_iq4_xs;
     table->mm[EL_F16] = mm_f16;
     table->mm[EL_BF16] = mm_bf16;

@@ -161,7 +161,7 @@ def llama_linear() -> Image:
 
 def k_quants() -> Image:
     shapes = outer(256, tied=True) | attention(0, 256, 128, 2, 1) | ffn(0, 256, 256)
-    types = (QType.Q6_K, QType.Q4_K, QType.Q5_K, QType.Q3_K, QType.Q2_K, QType.IQ4_XS)
+    types = (QType.Q6_K, QType.Q4_K, QType.Q5_K, QType.Q3_K, QType.Q2_K, QType.IQ4_XS, QType.TQ1_0)
     return image("llama", byte_level(), common(256, 256, 2, 1, 1), shapes, types)
 
 
@@ -180,7 +180,7 @@ def gemma3() -> Image:
         "rope.freq_base": 1e6,
         "final_logit_softcapping": 30.0,
     }
-    return image("gemma3", pieces(), keys, shapes, (QType.Q8_0, QType.Q5_0, QType.Q4_1))
+    return image("gemma3", pieces(), keys, shapes, (QType.Q8_0, QType.Q5_0, QType.Q4_1, QType.NVFP4))
 
 
 def qwen3moe() -> Image:

@@ -545,6 +545,7 @@ KQUANT_TYPE(q6_k, EL_Q6_K, narrow, 3072, 288, 16, 4, NARROW_EXTRA)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
     table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;

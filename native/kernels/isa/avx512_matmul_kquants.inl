@@ -207,6 +207,7 @@ KQUANT_TYPE(iq4_xs, EL_IQ4_XS, 2048)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
     table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
