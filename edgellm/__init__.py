@@ -9,49 +9,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edgellm.core.config import SamplingParams
-from edgellm.core.errors import (
-    CapacityError,
-    ConfigError,
-    ContextOverflow,
-    DownloadError,
-    EdgeLLMError,
-    EngineError,
-    GGUFError,
-    ModelError,
-    ModelNotFound,
-    NativeError,
-    NumericsError,
-    RequestError,
-    TemplateError,
-    TokenizerError,
-    UnsupportedModel,
-)
-from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
-from edgellm.core.version import NUMERICS_VERSION as numerics_version
-from edgellm.core.version import __version__
-
 if TYPE_CHECKING:
+    from edgellm.core.config import SamplingParams
+    from edgellm.core.errors import (
+        CacheError,
+        CapacityError,
+        ConfigError,
+        ContextOverflow,
+        DownloadError,
+        EdgeLLMError,
+        EngineError,
+        GGUFError,
+        ModelError,
+        ModelNotFound,
+        NativeError,
+        NumericsError,
+        RequestError,
+        TemplateError,
+        TokenizerError,
+        UnsupportedModel,
+    )
+    from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
+    from edgellm.core.version import NUMERICS_VERSION as numerics_version
+    from edgellm.core.version import __version__
     from edgellm.gguf.reader import GGUFFile
     from edgellm.llm import LLM
     from edgellm.tokenizer import Tokenizer
 
-_LAZY = {"LLM": "edgellm.llm", "GGUFFile": "edgellm.gguf.reader", "Tokenizer": "edgellm.tokenizer"}
-"""Names imported when first used, so that `import edgellm` stays cheap."""
+_MODULES = {
+    "edgellm.core.config": "SamplingParams",
+    "edgellm.core.errors": "CacheError CapacityError ConfigError ContextOverflow DownloadError EdgeLLMError "
+    "EngineError GGUFError ModelError ModelNotFound NativeError NumericsError RequestError TemplateError "
+    "TokenizerError UnsupportedModel",
+    "edgellm.core.results": "Choice Chunk Completion Logprobs Timings TokenLogprob Usage",
+    "edgellm.core.version": "NUMERICS_VERSION __version__",
+    "edgellm.gguf.reader": "GGUFFile",
+    "edgellm.llm": "LLM",
+    "edgellm.tokenizer": "Tokenizer",
+}
+"""Where the public names are. They are imported when first used: the command line needs few of them to begin."""
+
+_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    inside = "NUMERICS_VERSION" if name == "numerics_version" else name
+    if name in __all__ and inside in _WHERE:
         from importlib import import_module
 
-        value = getattr(import_module(_LAZY[name]), name)
-        globals()[name] = value
+        value = globals()[name] = getattr(import_module(_WHERE[inside]), inside)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "LLM",
+    "CacheError",
     "CapacityError",
     "Choice",
     "Chunk",

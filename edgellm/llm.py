@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty
 from types import TracebackType
 from typing import Any, Literal, TypeGuard, overload
 
 import numpy as np
-import psutil
 
-from edgellm.core.config import SamplingParams
+from edgellm.core import memory
+from edgellm.core.config import SamplingParams, as_integer
 from edgellm.core.errors import (
     CapacityError,
     ConfigError,
@@ -27,6 +25,7 @@ from edgellm.core.errors import (
     RequestError,
     TemplateError,
 )
+from edgellm.core.record import replace
 from edgellm.core.results import Chunk, Completion
 from edgellm.core.types import F32
 from edgellm.engine.info import LLMInfo, describe
@@ -56,13 +55,15 @@ class LLM:
     n_ctx: context in tokens; None = what the model was trained for, or less if the KV memory holds less (said once).
     n_threads: None = one per physical core this process may use.
     kv_type: format of the KV cache: f16, bf16, q8_0, q4_0, fp8_e4m3 (fp8), fp8_e5m2 or f32; a pair means (K, V).
-    weights: "mmap" runs from the file, "tiles" repacks at load, "auto" = tiles where memory allows. Same bits.
+    weights: "mmap" runs from the file, "tiles" repacks at load, "cache" runs from a tile cache, which is written first
+        where there is none ("cache:FILE": from that one as it is), "auto" = a cache if there is one, else tiles where
+        memory allows. Same bits.
     backend: "auto" | "native" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     progress: called with (stage, fraction) while loading.
 
-    Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
+    Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class LLM:
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Text of token ids; special: also write control tokens."""
         self._check_alive()
-        return self._loaded.tokenizer.decode(list(ids), special=special)
+        return self._loaded.tokenizer.decode(_token_ids(ids, "ids"), special=special)
 
     # -- numbers ---------------------------------------------------------------------------------------------------
 
@@ -268,9 +269,7 @@ class LLM:
         rows: None = all, "last" = [1, V], or a slice with step 1. Raises CapacityError when memory cannot hold them.
         """
         self._check_alive()
-        if isinstance(tokens, str | bytes) or not hasattr(tokens, "__len__") or not _is_ids(list(tokens)):
-            raise TypeError(f"tokens must be a list of token ids, found {type(tokens).__name__}")
-        ids = self._prompt_ids(list(tokens))
+        ids = self._prompt_ids(_token_ids(tokens, "tokens"), "tokens")
         first, stop = _row_range(rows, len(ids))
         greedy = SamplingParams(temperature=0.0).resolved({})
         request = Request(ids[:stop], greedy, seed=0, logit_rows=(first, stop))
@@ -325,8 +324,9 @@ class LLM:
         chosen = SamplingParams.from_kwargs(params, sampling)
         if on_error not in ("return", "raise"):
             raise ConfigError(f'on_error must be "return" or "raise", found {on_error!r}')
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CHOICES:
-            raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r}")
+        n_choices = as_integer(n)
+        if n_choices is None or not 1 <= n_choices <= MAX_CHOICES:
+            raise RequestError(f"n must be an integer from 1 to {MAX_CHOICES}, found {n!r:.80}")
         last = self._loaded.plan.n_vocab - 1
         for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
             token = max(getattr(chosen, name) or (0,))
@@ -384,8 +384,8 @@ class LLM:
         return Request(
             prompt=ids,
             params=resolved,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
-            n=n,
+            seed=int.from_bytes(os.urandom(8), "little") >> 1 if params.seed is None else params.seed,
+            n=int(n),
             stream=stream,
             eog_ids=self._loaded.tokenizer.eog_ids,
         )
@@ -463,9 +463,24 @@ def _all_of(wrong: list[RequestError | TypeError], n: int) -> RequestError | Typ
 
 
 def _is_ids(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
-    return isinstance(value, list | tuple) and all(
-        isinstance(i, int | np.integer) and not isinstance(i, bool) for i in value
-    )
+    return isinstance(value, list | tuple) and all(as_integer(i) is not None for i in value)
+
+
+def _token_ids(value: object, name: str) -> list[int]:
+    """Token ids in any collection, as a new list. RequestError, which names the argument, for anything else."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise RequestError(f"{name} must be a list of token ids, found {type(value).__name__}")
+    try:
+        items = list(value)
+    except TypeError:  # an array that is one number
+        raise RequestError(f"{name} must be a list of token ids, found one number") from None
+    ids = []
+    for i, item in enumerate(items):
+        integer = as_integer(item)
+        if integer is None:
+            raise RequestError(f"{name} must be a list of token ids, found {item!r:.80} at place {i}")
+        ids.append(integer)
+    return ids
 
 
 def _as_messages(messages: str | list[Message]) -> list[Message]:
@@ -486,7 +501,10 @@ def _row_range(rows: object, n: int) -> tuple[int, int]:
     if rows is None:
         return 0, n
     if isinstance(rows, slice):
-        first, stop, step = rows.indices(n)
+        try:
+            first, stop, step = rows.indices(n)
+        except (TypeError, ValueError) as e:
+            raise RequestError(f"rows must be a slice of whole numbers, found {rows!r:.80}: {e}") from None
         if step != 1 or stop <= first:
             raise RequestError(f"rows must be a non-empty slice with step 1 of {n} tokens, found {rows}")
         return first, stop
@@ -494,12 +512,12 @@ def _row_range(rows: object, n: int) -> tuple[int, int]:
         if rows == "last":
             return n - 1, n
         raise RequestError(f'rows must be None, "last" or a slice, found {rows!r:.80}')
-    raise TypeError(f'rows must be None, "last" or a slice, found {type(rows).__name__}')
+    raise RequestError(f'rows must be None, "last" or a slice, found {type(rows).__name__}')
 
 
 def _new_logits(n: int, n_vocab: int) -> F32:
     """An array [n, n_vocab] for results; CapacityError, with what would fit, where memory is short."""
-    row, free = 4 * n_vocab, psutil.virtual_memory().available
+    row, free = 4 * n_vocab, memory.available()
     if n * row > free:
         raise CapacityError(
             f"{n} rows of {n_vocab} logits need {n * row / 1e6:.1f} MB, {free / 1e6:.1f} MB are available: "

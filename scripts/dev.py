@@ -287,6 +287,12 @@ def prepare(dev: bool = False) -> None:
     with lock():
         setup(dev)
         build()
+        precompile()
+
+
+def precompile() -> None:
+    """Python's bytecode of the package: its first start is as quick as the next, even if Python may not write any."""
+    quiet([BIN / "python", "-m", "compileall", "-q", ROOT / "edgellm"], "A file of edgellm/ is not valid Python.")
 
 
 # ---- verbs -----------------------------------------------------------------------------------------------

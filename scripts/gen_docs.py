@@ -35,7 +35,6 @@ from edgellm.cli import (  # noqa: E402
     command_parser,
     commands,
     sampling,
-    settings,
 )
 from edgellm.cli.history import MAX_ENTRIES  # noqa: E402
 from edgellm.cli.show import TOPICS  # noqa: E402
@@ -80,8 +79,7 @@ def cli_page() -> str:
     parts.append("\n## Options of other programs\n\nWhat to do instead, said where one of these is used.\n\n")
     parts.append(table(("option", "instead"), [(f"`{'`, `'.join(o.split())}`", text) for text, o in HINTS.items()]))
     parts.append("\n## Environment\n\nAn empty variable counts as unset.\n\n")
-    variables = [*env.VARIABLES, *settings.VARIABLES]
-    parts.append(table(("variable", "meaning"), [(f"`{v.name}`", v.help) for v in variables]))
+    parts.append(table(("variable", "meaning"), [(f"`{v.name}`", v.help) for v in env.VARIABLES]))
     return "".join(parts)
 
 

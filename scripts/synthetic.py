@@ -63,6 +63,10 @@ FIELDS: dict[QType, list[tuple[int, float]]] = {
     QType.Q4_K: [(0, 160.0), (2, 22.0)],
     QType.Q5_K: [(0, 320.0), (2, 22.0)],
     QType.Q6_K: [(208, 1400.0)],
+    QType.TQ1_0: [(52, 0.8)],
+    QType.TQ2_0: [(64, 1.1)],
+    QType.IQ4_NL: [(0, 74.0)],
+    QType.IQ4_XS: [(0, 1300.0)],
 }
 
 

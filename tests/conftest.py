@@ -17,10 +17,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "golden"
+# No test depends on how fast the machine is.
+settings.register_profile("edgellm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edgellm")
+
 MODEL_FIXTURES = {"smollm2_path": "smollm2:135m", "gemma3_path": "gemma3:270m-base"}
 
 
@@ -137,7 +142,7 @@ def shared_library(folder: str, name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def emulated_library() -> Path:
-    """libedgellm_emulated: the AVX-512 kernels on any AVX2 machine; skips where it could not be built."""
+    """libedgellm_emulated: the AVX-512 and AVX-VNNI kernels on any AVX2 machine; skips where it could not be built."""
     path = shared_library("release", "libedgellm_emulated")
     if not path.exists():
         pytest.skip("libedgellm_emulated is not built: it needs an x86 machine and SIMDe (Debian: libsimde-dev)")

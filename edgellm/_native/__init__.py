@@ -14,9 +14,11 @@ from edgellm._native.handles import (
 )
 from edgellm._native.library import available, ffi, lib, library_path, why_not
 from edgellm._native.machine import default_threads, isa_levels, probe_bandwidth, probe_int8, usable_level
+from edgellm._native.tiles import TILE_ROWS, pack_tiles, room_for_tiles, tile_bytes, tile_layout
 
 __all__ = [
     "OP_DTYPE",
+    "TILE_ROWS",
     "BufferSpec",
     "CacheLayerSpec",
     "Engine",
@@ -30,8 +32,12 @@ __all__ = [
     "isa_levels",
     "lib",
     "library_path",
+    "pack_tiles",
     "probe_bandwidth",
     "probe_int8",
+    "room_for_tiles",
+    "tile_bytes",
+    "tile_layout",
     "usable_level",
     "why_not",
 ]

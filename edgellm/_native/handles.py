@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
 from edgellm.core.kv import KV_FORMATS
+from edgellm.core.record import dataclass
 from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
@@ -65,6 +65,8 @@ class Matrix:
     """n_stack * n_rows rows of n_cols weights in the file's layout.
 
     data: bytes-like, C-contiguous, any alignment (a view of the mapped file). pack: repack into tiles at load.
+    source: descriptor of an open file and the offset of the same bytes in it, which repacking reads instead of data.
+    tiles: bytes-like, what `pack_tiles` made of all rows, on a 64-byte line, to run from; then pack is False.
     """
 
     data: Any
@@ -73,6 +75,8 @@ class Matrix:
     n_cols: int
     n_stack: int = 1
     pack: bool = True
+    source: tuple[int, int] | None = None
+    tiles: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +453,15 @@ def _c_model(m: NativeModel) -> tuple[Any, list[Any]]:
     for w in m.matrices:
         data = ffi.from_buffer(w.data)
         keep.append(data)
-        weights.append((data, len(data), w.qtype, w.n_rows, w.n_cols, w.n_stack, int(w.pack)))
+        pack = int(w.pack) if w.source is None else 2 * int(w.pack)
+        fd, offset = w.source or (-1, 0)
+        tiles, n_tile_bytes = ffi.NULL, 0
+        if w.tiles is not None:
+            tiles = ffi.from_buffer(w.tiles)
+            n_tile_bytes = len(tiles)
+            keep.append(tiles)
+        sizes = (w.qtype, w.n_rows, w.n_cols, w.n_stack)
+        weights.append((data, len(data), *sizes, pack, fd, offset, tiles, n_tile_bytes))
     vectors = [(_float_pointer(keep, v, f"vector {i}"), v.size) for i, v in enumerate(m.vectors)]
     ropes = []
     for i, (cos, sin) in enumerate(m.ropes):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from edgellm.core.kv import KV_FORMATS
+from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
@@ -20,7 +20,8 @@ class BackendConfig:
 
     n_ctx: longest sequence. max_tokens: most tokens T in a step. max_rows: most output rows R in a step.
     max_seqs: most sequences S in a step. n_pages: pages per cache class (state classes: slots).
-    k_type, v_type: formats of core/kv.py. weights: "mmap" | "tiles". isa: level name, None = best.
+    k_type, v_type: formats of core/kv.py. weights: "mmap" | "tiles" | "cache" | "cache:FILE" (native only).
+    cached: use a good tile cache where there is one, whatever `weights` says. isa: level name, None = best.
     n_threads: None = automatic.
     """
 
@@ -34,6 +35,7 @@ class BackendConfig:
     weights: str = "tiles"
     isa: str | None = None
     n_threads: int | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ def check_config(plan: Plan, config: BackendConfig) -> None:
         raise ConfigError(
             f"n_pages is {config.n_pages}, expected {len(plan.caches)} positive numbers, one for each cache class"
         )
+    if config.weights.startswith("cache"):
+        raise ConfigError(f"weights is {config.weights!r}, but only the native backend runs from a tile cache")
     for name, value, allowed in (
         ("k_type", config.k_type, tuple(KV_FORMATS)),
         ("v_type", config.v_type, tuple(KV_FORMATS)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.checks import check_batch, check_config, first_visible
 from edgellm.backends.reference.output import step_output
 from edgellm.core.errors import NativeError
+from edgellm.core.record import replace
 from edgellm.core.types import F32, I32, PAGE_TOKENS, Batch, Pick, RunOutput, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import ops as o

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from edgellm.chat.messages import Message, copy_json
+from edgellm.core.record import dataclass
 
 Try = Callable[..., "str | None"]
 """Renders messages (tools=, add_generation_prompt=, enable_thinking= as options); None where the template fails."""

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2.nodes
-
-from edgellm.chat import provenance, sandbox
-from edgellm.chat.capabilities import Capabilities, adapt, needs_adapting, probe
+from edgellm.chat.capabilities import Capabilities, adapt, needs_adapting
 from edgellm.chat.messages import Message, copy_json, normalise_messages, normalise_tools, text_of
-from edgellm.chat.meter import STEPS_TO_PROBE, Meter
-from edgellm.chat.provenance import Segment
 from edgellm.core.errors import GGUFError, TemplateError
+from edgellm.core.record import dataclass
+
+if TYPE_CHECKING:
+    from edgellm.chat.compiled import Compiled, Job
+    from edgellm.chat.provenance import Segment
 
 _KEY = "tokenizer.chat_template"
-_PROBE_METHODS = frozenset(
-    "count endswith find index lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit "
-    "rstrip split startswith strip".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class Rendered:
 
 
 class ChatTemplate:
-    """The chat template of one model. Cheap to make: compiled at the first use. Thread-safe.
+    """The chat template of one model. Cheap to make: compiled at the first use, or by `warm`. Thread-safe.
 
     Attributes:
         source: the Jinja source, or None.
@@ -60,7 +53,7 @@ class ChatTemplate:
         self.eos_text = eos_text
         self._tool_source = tool_source
         self._lock = threading.Lock()
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled: dict[str, Compiled] = {}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ChatTemplate:
@@ -77,6 +70,12 @@ class ChatTemplate:
     def has_template(self) -> bool:
         """Whether the model has one; if not, it is a base model that continues text."""
         return bool(self.source)
+
+    def warm(self) -> None:
+        """Compiles the template now. Raises nothing: what is wrong with it is raised by the calls that need it."""
+        if self.source:
+            with contextlib.suppress(TemplateError):
+                self._template(False)
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -105,15 +104,7 @@ class ChatTemplate:
         refuses, fails or wants too much, or does something to a text that cannot be followed.
         """
         job = self._prepare(messages, add_generation_prompt, tools, extra)
-        untrusted = {k: job.variables[k] for k in ("messages", "tools", "documents") if job.variables.get(k)}
-        plain, meter = job.run(), job.meter()
-        segments = provenance.segments(
-            plain,
-            untrusted,
-            lambda changed: job.compiled.run(job.variables | changed, meter),
-            job.compiled.probes,
-        )
-        return Rendered(tuple(segments), tuple(job.notes))
+        return Rendered(tuple(job.segments()), tuple(job.notes))
 
     def render(
         self,
@@ -144,7 +135,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         tools: list[dict[str, Any]] | None,
         extra: dict[str, Any],
-    ) -> _Job:
+    ) -> Job:
         compiled = self._template(bool(tools))
         copies = [{**m, "content": text_of(m["content"])} for m in normalise_messages(messages)]
         definitions = normalise_tools(tools)
@@ -166,124 +157,22 @@ class ChatTemplate:
             "messages": copies,
             "tools": definitions,
             "add_generation_prompt": add_generation_prompt,
-            "strftime_now": sandbox.clock(datetime.now()),
         }
-        return _Job(compiled, variables, notes)
+        return compiled.job(variables, notes)
 
-    def _template(self, for_tools: bool) -> _Compiled:
+    def _template(self, for_tools: bool) -> Compiled:
         source = self._tool_source if for_tools and self._tool_source else self.source
         if not source:
             raise TemplateError(
                 "this model has no chat template: it is a base model, made to continue text. Use generate() or "
                 "`edgellm run --raw` with the beginning of a text, or choose an instruct model"
             )
+        from edgellm.chat.compiled import Compiled  # with Jinja: a program that does not chat does without
+
         with self._lock:
             if source not in self._compiled:
-                self._compiled[source] = _Compiled(source)
+                self._compiled[source] = Compiled(source)
             return self._compiled[source]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A rendering that is about to happen."""
-
-    compiled: _Compiled
-    variables: dict[str, Any]
-    notes: list[str]
-
-    def meter(self) -> Meter:
-        """What a rendering of these variables may use up."""
-        return Meter.for_input(self.variables, len(self.variables["messages"]))
-
-    def run(self) -> str:
-        return self.compiled.run(self.variables, self.meter())
-
-
-class _Compiled:
-    """A compiled template and what was learnt about it.
-
-    probes: strings it looks for in other strings.   wants_parts: it writes content only as a list of parts.
-    """
-
-    def __init__(self, source: str) -> None:
-        environment = _environment()
-        tree = sandbox.parse(environment, source)
-        self.probes = sandbox.guarded(lambda: _probes(tree))
-        self._template = sandbox.compile_tree(environment, tree)
-        self._lock = threading.Lock()
-        self._meter = Meter(STEPS_TO_PROBE)
-        self._capabilities: Capabilities | None = None
-        self._probed = False
-        self.wants_parts = self._wants_parts()
-
-    def run(self, variables: dict[str, Any], meter: Meter) -> str:
-        return sandbox.run(self._template, variables, meter)
-
-    @property
-    def capabilities(self) -> Capabilities | None:
-        with self._lock:
-            if not self._probed:
-                self._capabilities = probe(self._try)
-                self._probed = True
-            return self._capabilities
-
-    def _wants_parts(self) -> bool:
-        """Tries both forms of content on a message that no template refuses."""
-        word = "edgellmprobe"
-        self.wants_parts = False
-        if _shows(self._try([{"role": "user", "content": word}]), word):
-            return False
-        return _shows(self._try([{"role": "user", "content": [{"type": "text", "text": word}]}]), word)
-
-    def _try(self, messages: list[Message], **options: Any) -> str | None:
-        """A trial rendering; None if the template refuses or fails."""
-        if self.wants_parts:
-            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
-        variables: dict[str, Any] = {
-            "messages": messages,
-            "tools": None,
-            "documents": None,
-            "bos_token": "",
-            "eos_token": "",
-            "add_generation_prompt": True,
-            "strftime_now": sandbox.clock(datetime(2000, 1, 1)),
-            **options,
-        }
-        try:
-            return self.run(variables, self._meter)
-        except TemplateError:
-            return None
-
-
-@cache
-def _environment() -> sandbox.Environment:
-    return sandbox.Environment()
-
-
-def _shows(text: str | None, word: str) -> bool:
-    """Whether the word is there, and not as the printed form of a list of parts."""
-    return text is not None and word in text and not re.search("""["']type["']""", text)
-
-
-def _probes(tree: jinja2.nodes.Template) -> tuple[str, ...]:
-    """Constant strings that the template compares texts with, or hands to methods that search them."""
-    found: set[str] = set()
-
-    def add(*nodes: jinja2.nodes.Node) -> None:
-        for node in nodes:
-            for const in (node, *node.find_all(jinja2.nodes.Const)):
-                if isinstance(const, jinja2.nodes.Const) and isinstance(const.value, str):
-                    found.add(const.value)
-
-    for compare in tree.find_all(jinja2.nodes.Compare):
-        add(compare.expr, *(operand.expr for operand in compare.ops))
-    for call in tree.find_all(jinja2.nodes.Call):
-        if isinstance(call.node, jinja2.nodes.Getattr) and call.node.attr in _PROBE_METHODS:
-            add(*call.args)
-    for filter_ in tree.find_all(jinja2.nodes.Filter):
-        if filter_.name == "replace":
-            add(*filter_.args[:1])
-    return tuple(sorted(p for p in found if p.strip() and not p.isalnum()))
 
 
 def _token_text(metadata: Mapping[str, Any], name: str, default: int) -> str:

@@ -31,9 +31,10 @@ COMMANDS = {
     "bench": Command("bench", "measure prompt and generation speed", "[MODEL] [options]"),
     "inspect": Command("inspect", "show what a model file holds (also: show)", "[MODEL] [options]"),
     "doctor": Command("doctor", "show what edgellm found on this machine and chose", "[options]"),
-    "pull": Command("pull", "download a model of the catalogue", "[MODEL ...]"),
+    "pull": Command("pull", "download a model of the catalogue or from Hugging Face", "[MODEL ...]"),
     "list": Command("listing", "list the models on this machine and in the catalogue (also: ls)", "[options]"),
     "rm": Command("rm", "delete a downloaded model", "MODEL ..."),
+    "pack": Command("pack", "keep a model's weights as tiles, so that it starts at once", "[MODEL] [options]"),
     "tokenize": Command("tokenize", "show the tokens of a text", "[MODEL] [TEXT ...] [options]"),
     "completion": Command("completion", "print what makes a shell complete edgellm's commands", "SHELL"),
 }
@@ -41,8 +42,8 @@ ALIASES = {"show": "inspect", "ls": "list"}
 
 EXIT_CODES = {
     0: "done",
-    1: "failed: the reason is on standard error; of `inspect --verify`: something is damaged; of a chat on a pipe: a "
-    "message could not be answered",
+    1: "failed: the reason is on standard error; of `inspect --verify` and `pack --verify`: something is damaged; of a "
+    "chat on a pipe: a message could not be answered",
     2: "wrong usage, a wrong variable in the environment, a base model where a chat model is needed",
     130: "interrupted (Ctrl-C)",
 }

@@ -11,12 +11,12 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 from edgellm.cli import options
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import CapacityError, ConfigError
+from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import Loaded, OpenOptions, open_model
 from edgellm.engine.request import Done, Event, Request

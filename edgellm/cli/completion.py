@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from edgellm.cli import ALIASES, COMMANDS, command_parser
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass
 
 FILES, MODELS, NOTHING = "files", "models", ""
 

@@ -18,6 +18,7 @@ from edgellm.core import env
 from edgellm.core.errors import ConfigError
 from edgellm.core.version import NUMERICS_VERSION, __version__
 from edgellm.engine.loader import largest_tiled
+from edgellm.hub import tiles
 
 JSON = {
     "version": "of edgellm",
@@ -31,6 +32,8 @@ JSON = {
     "memory_total": "bytes",
     "memory_available": "bytes",
     "largest_model_tiles": "bytes of weights up to which they are repacked for speed",
+    "tiles": "object: folder of the tile caches, number of those in it and beside models in the cache, bytes, and "
+    "orphaned: number of those whose model is gone; null where there is no cache directory",
     "native": "whether the native library can be used",
     "native_library": "its path",
     "native_why_not": "why it cannot be used, or empty",
@@ -79,6 +82,7 @@ def collect(*, measure: bool) -> dict[str, Any]:
         "memory_total": memory.total,
         "memory_available": memory.available,
         "largest_model_tiles": largest_tiled(memory.available),
+        "tiles": _tiles(),
         "native": native,
         "native_library": str(_native.library_path()),
         "native_why_not": _native.why_not(),
@@ -97,6 +101,19 @@ def collect(*, measure: bool) -> dict[str, Any]:
             report["bandwidth"] = _native.probe_bandwidth(n)
             report["int8_rate"] = _native.probe_int8(n)
     return report
+
+
+def _tiles() -> dict[str, Any] | None:
+    try:
+        found = tiles.all_caches()
+        return {
+            "folder": str(tiles.tiles_dir()),
+            "number": len(found),
+            "bytes": sum(cache.size for cache in found),
+            "orphaned": sum(cache.orphaned for cache in found),
+        }
+    except ConfigError:
+        return None
 
 
 def _affinity() -> int | None:
@@ -125,6 +142,10 @@ def _print(r: dict[str, Any]) -> None:
         f"{r['memory_available'] / 2**30:.1f} of {r['memory_total'] / 2**30:.1f} GiB available: models up to "
         f"{r['largest_model_tiles'] / 1e9:.1f} GB are repacked for speed, larger ones run from the file",
     )
+    if r["tiles"] is not None:
+        t = r["tiles"]
+        gone = f", {t['orphaned']} of models that are gone (`edgellm pack --prune`)" if t["orphaned"] else ""
+        line("tiles", f"{t['number']} caches with {t['bytes'] / 1e6:.1f} MB in {t['folder']}{gone}")
     if not r["native"]:
         line("native", f"not usable: {r['native_why_not']}")
     else:

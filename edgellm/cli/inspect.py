@@ -9,17 +9,18 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import psutil
 
 from edgellm.backends.base import page_bytes
 from edgellm.cli import options
 from edgellm.cli.progress import Bars
 from edgellm.cli.verify import Report, verify
+from edgellm.core import memory as system
 from edgellm.core.errors import ConfigError, UnsupportedModel
 from edgellm.core.kv import kv_name
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import largest_tiled
 from edgellm.gguf.reader import GGUFFile
+from edgellm.hub import tiles
 from edgellm.models.plan import Plan
 from edgellm.models.spec import load_plan
 
@@ -37,8 +38,8 @@ JSON = {
     "why_not": "the reason, or empty",
     "n_ctx": "the context that kv_bytes is for: -c, else what the model was trained for",
     "kv_bytes": "KV cache of one sequence of n_ctx tokens; null where it cannot be told",
-    "memory": "object: needed (bytes: weights and kv_bytes), available, fits, layout (tiles or mmap, as weights=auto "
-    "would choose), largest_ctx (tokens of context that fit); null where it cannot be told",
+    "memory": "object: needed (bytes: weights and kv_bytes), available, fits, layout (tiles, mmap or cache, as "
+    "weights=auto would choose), largest_ctx (tokens of context that fit); null where it cannot be told",
     "verify": "with --verify, object: n_tensors, n_bytes, bad (list of tensor, type, blocks), unchecked (list of "
     "types); null without",
     "metadata": "all keys; of a long list its length and first values; inf and nan as text",
@@ -109,7 +110,12 @@ def collect(file: GGUFFile, n_ctx: int | None, k_type: str, v_type: str) -> dict
     else:
         report["n_ctx"] = n_ctx or plan.n_ctx_train
         report["kv_bytes"] = kv_bytes(plan, report["n_ctx"], k_type, v_type)
-        report["memory"] = memory(plan, n_bytes, report["n_ctx"], k_type, v_type, psutil.virtual_memory().available)
+        report["memory"] = memory(plan, n_bytes, report["n_ctx"], k_type, v_type, system.available())
+        if tiles.of_model(file.path):
+            from edgellm.backends.native.cached import has_cache
+
+            if has_cache(file, plan):
+                report["memory"]["layout"] = "cache"
     return report
 
 
@@ -166,10 +172,10 @@ def _print(r: dict[str, Any], tensors: bool) -> None:
         fits = "fits" if m["fits"] else f"does not fit: a context of {m['largest_ctx']} tokens would"
         if not m["fits"] and not m["largest_ctx"]:
             fits = "does not fit"
-        layout = "repacked for speed" if m["layout"] == "tiles" else "run from the file"
+        layout = {"tiles": "repacked for speed", "mmap": "run from the file", "cache": "run from its tile cache"}
         print(
             f"memory: {m['needed'] / 2**20:.1f} MiB of {m['available'] / 2**20:.1f} MiB available: {fits}; weights "
-            f"would be {layout}"
+            f"would be {layout[m['layout']]}"
         )
     if not r["supported"]:
         print(f"not supported: {r['why_not']}")

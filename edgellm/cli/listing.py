@@ -6,10 +6,12 @@ import argparse
 import json
 
 from edgellm import hub
+from edgellm.hub import tiles
 
 JSON = {
     "local": "list of models on this machine: name, path (of the first file), size in bytes, origin (edgellm, Hugging "
-    "Face, LM Studio, llama.cpp or Ollama), repo (on Hugging Face, or null), license (or null), modified (UTC)",
+    "Face, LM Studio, llama.cpp or Ollama), repo (on Hugging Face, or null), license (or null), modified (UTC), "
+    "tiles (bytes of its tile caches)",
     "catalog": "list of models that the catalogue offers and that are not here: name, size, license",
 }
 
@@ -28,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     width = max([24, *(len(m.name) for m in local)])
     for m in local:
-        print(f"{m.name:<{width}} {m.size / 1e6:>9.1f} MB  {m.origin:<12}  {m.path}")
+        packed = _tiles(m)
+        more = f"  (+ {packed / 1e6:.1f} MB of tiles)" if packed else ""
+        print(f"{m.name:<{width}} {m.size / 1e6:>9.1f} MB  {m.origin:<12}  {m.path}{more}")
     for e in offered:
         print(f"{e.name:<{width}} {e.size / 1e6:>9.1f} MB  not downloaded ({e.license})")
     return 0
@@ -43,7 +47,12 @@ def _local(m: hub.LocalModel) -> dict[str, object]:
         "repo": m.repo,
         "license": m.license or None,
         "modified": m.modified.isoformat(timespec="seconds"),
+        "tiles": _tiles(m),
     }
+
+
+def _tiles(m: hub.LocalModel) -> int:
+    return sum(cache.size for cache in tiles.of_model(m.path))
 
 
 def _offer(e: hub.CatalogEntry) -> dict[str, object]:

@@ -16,10 +16,22 @@ if TYPE_CHECKING:
     from edgellm.hub import ResolvedModel
     from edgellm.llm import LLM
 
+MODEL = "a path, a name in the catalogue, or USER/NAME[:QUANT] on Hugging Face (default: the starter model)"
+
+
+class _Weights(tuple[str, ...]):
+    """The layouts of weights to choose from; "cache:FILE" is one of them."""
+
+    def __contains__(self, value: object) -> bool:
+        return super().__contains__(value) or (isinstance(value, str) and value[:6] == "cache:" and len(value) > 6)
+
+
+WEIGHTS = _Weights(("auto", "mmap", "tiles", "cache"))
+
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """[MODEL] or -m MODEL."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="path or catalogue name (default: the starter model)")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the model, as an option")
     parser.add_argument(
         "-hf", "--hf-repo", dest="model_flag", type=hugging_face, metavar="REPO", help="the same: USER/NAME[:QUANT]"
@@ -38,7 +50,12 @@ def add_compute(group: argparse._ActionsContainer) -> None:
     group.add_argument("-ub", "--ubatch-size", type=int, metavar="N", help="most tokens a step computes (512)")
     group.add_argument("-b", "--batch-size", type=int, metavar="N", help="the same, where -ub is not given")
     add_cache_types(group)
-    group.add_argument("--weights", default="auto", choices=["auto", "mmap", "tiles"], help="layout of the weights")
+    group.add_argument(
+        "--weights",
+        default="auto",
+        choices=WEIGHTS,
+        help="layout of the weights; cache: a file of tiles, see `edgellm pack` (cache:FILE: that one)",
+    )
     group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")
     group.add_argument("--isa", metavar="LEVEL", help="instruction set level (see `edgellm doctor`)")
 
@@ -132,6 +149,7 @@ def open_llm(args: argparse.Namespace) -> LLM:
     """Find and open the model; the caller closes it."""
     from edgellm.llm import LLM
 
+    gc.unfreeze()  # what an earlier model left may go now
     path = find(args).path
     with Bars() as bars:
         llm = LLM(
@@ -146,6 +164,8 @@ def open_llm(args: argparse.Namespace) -> LLM:
             n_batch=ubatch(args),
             progress=bars.load,
         )
+    # What a model is made of stays, half a million objects: looking through them takes longer than some answers.
+    gc.freeze()
     gc.enable()  # see cli.main
     return llm
 

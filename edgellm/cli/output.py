@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from edgellm.cli.settings import NO_COLOR, TERM
+from edgellm.core.env import NO_COLOR, TERM
 
 if TYPE_CHECKING:
     from edgellm.cli.inline import Run

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help="names in the catalogue or on Hugging Face (default: the starter model)",
+        help="names in the catalogue, or USER/NAME[:QUANT] on Hugging Face (default: the starter model)",
     )
     parser.add_argument("--offline", action="store_true", help="never use the network: only verify")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the paths")

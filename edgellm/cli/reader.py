@@ -135,11 +135,15 @@ def _wait_for_input() -> None:
     the pipe it would be seen after the next line only."""
     if sys.platform == "win32" or sys.stdin is None or threading.current_thread() is not threading.main_thread():
         return
+    try:
+        typed = sys.stdin.fileno()
+    except OSError:  # text that a program has put in its place
+        return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing)
     try:
-        select.select([sys.stdin, reading], [], [])
+        select.select([typed, reading], [], [])
     finally:
         signal.set_wakeup_fd(before)
         os.close(reading)

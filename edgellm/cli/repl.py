@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from edgellm.cli import commands, output, sampling
 from edgellm.cli.reader import Lines, Reader, Typed
 from edgellm.cli.session import Session
-from edgellm.cli.settings import STATE
 from edgellm.cli.stats import short_line, stats_line
 from edgellm.core.config import SamplingParams
+from edgellm.core.env import STATE
 from edgellm.core.errors import ConfigError, ContextOverflow, EdgeLLMError, TemplateError
 from edgellm.core.results import Chunk, Completion
 

@@ -7,8 +7,12 @@ import json
 import sys
 
 from edgellm import hub
+from edgellm.hub import tiles
+from edgellm.hub.local import models_dir
 
-JSON = {"removed": "list: name (as it was given), freed (bytes that were deleted)"}
+JSON = {
+    "removed": "list: name (as it was given), freed (bytes that were deleted), tiles (those of tile caches among them)"
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +26,10 @@ def run(args: argparse.Namespace) -> int:
     done = []
     for name in args.models:
         freed = hub.remove(name)
-        done.append({"name": name, "freed": freed})
-        print(f"removed {name} ({freed / 1e6:.1f} MB)", file=sys.stderr)
+        packed = tiles.remove_orphans(models_dir())
+        done.append({"name": name, "freed": freed + packed, "tiles": packed})
+        more = f" and {packed / 1e6:.1f} MB of tiles" if packed else ""
+        print(f"removed {name} ({freed / 1e6:.1f} MB{more})", file=sys.stderr)
     if args.json:
         print(json.dumps({"removed": done}))
     return 0

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import asdict
 
 from edgellm.cli import options, sampling
 from edgellm.cli.output import answer_to
@@ -115,6 +114,8 @@ def _print(chunks: Generator[Chunk, None, None], args: argparse.Namespace) -> Co
 
 def to_json(c: Completion) -> dict[str, object]:
     """A Completion for machines."""
+    from dataclasses import asdict
+
     return {
         "text": c.text,
         "token_ids": c.token_ids,

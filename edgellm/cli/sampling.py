@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from edgellm.core.config import ALIASES, DEFAULTS, SamplingParams
@@ -119,7 +118,7 @@ _ALL = (
     Option("prompt_logprobs", ("--prompt-logprobs",), int, "N", "with --json: the same for the prompt's tokens"),
 )  # fmt: skip
 
-_FIELDS = frozenset(f.name for f in fields(SamplingParams))
+_FIELDS = frozenset(SamplingParams.__match_args__)
 OPTIONS = tuple(option for option in _ALL if option.field in _FIELDS)
 BY_WORD = {word: option for option in OPTIONS for word in option.words}
 BY_WORD.update({word: BY_WORD[field] for word, field in ALIASES.items() if field in BY_WORD})
@@ -162,7 +161,7 @@ def build(given: Mapping[str, Any]) -> SamplingParams:
 def given_fields(params: SamplingParams) -> dict[str, Any]:
     """The fields that are set, as plain data that `build` takes again."""
     plain = SamplingParams()
-    chosen = {f.name: getattr(params, f.name) for f in fields(SamplingParams)}
+    chosen = {name: getattr(params, name) for name in SamplingParams.__match_args__}
     return {n: _plain(v) for n, v in chosen.items() if v != getattr(plain, n)}
 
 

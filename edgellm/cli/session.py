@@ -12,14 +12,14 @@ import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from edgellm.cli import sampling
-from edgellm.cli.settings import STATE
+from edgellm.core.env import STATE
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass, field
 
 FORMAT = "edgellm session"
 VERSION = 1

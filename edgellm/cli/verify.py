@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgellm.core.record import dataclass, field
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import Bytes

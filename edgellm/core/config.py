@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, TypeGuard
 
 from edgellm.core.errors import RequestError
+from edgellm.core.record import dataclass, field
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
@@ -211,7 +212,7 @@ class SamplingParams:
 
     def resolved(self, model_defaults: Mapping[str, Any]) -> ResolvedParams:
         """Fill the open fields: the caller's value, else the model's, else ours."""
-        values = {f.name: getattr(self, f.name) for f in fields(ResolvedParams)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in ResolvedParams.__match_args__}
         for name, default in DEFAULTS.items():
             if values[name] is None:
                 values[name] = model_defaults.get(name, default)
@@ -243,7 +244,7 @@ class SamplingParams:
                 raise RequestError("top_logprobs needs logprobs=True")
             given["logprobs"] = given["top_logprobs"]
         given.pop("top_logprobs", None)
-        known = {f.name for f in fields(SamplingParams)}
+        known = set(SamplingParams.__match_args__)
         unknown = sorted(set(given) - known)
         if unknown:
             raise TypeError(f"unknown sampling option {unknown[0]!r}; known: {', '.join(sorted(known))}")
@@ -286,8 +287,14 @@ def _is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _is_integral(value: object) -> TypeGuard[int]:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+def as_integer(value: Any) -> int | None:
+    """A whole number of any library's type as Python's; None for anything else, truth values included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _set(params: SamplingParams, name: str, value: object) -> None:
@@ -307,9 +314,10 @@ def _check_int(params: SamplingParams, name: str, low: int, high: int) -> None:
     value = getattr(params, name)
     if value is None:
         return
-    if not _is_integral(value) or not low <= value <= high:
+    integer = as_integer(value)
+    if integer is None or not low <= integer <= high:
         raise RequestError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
-    _set(params, name, int(value))
+    _set(params, name, integer)
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:
@@ -329,10 +337,13 @@ def _ids(name: str, value: object) -> tuple[int, ...]:
     """Token ids, ascending and each once."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
         raise RequestError(f"{name} must be a list of token ids, found {type(value).__name__}")
+    ids = set()
     for token in value:
-        if not _is_integral(token) or not 0 <= token < 2**31:
+        integer = as_integer(token)
+        if integer is None or not 0 <= integer < 2**31:
             raise RequestError(f"{name} must hold token ids, found {token!r:.80}")
-    return tuple(sorted({int(token) for token in value}))
+        ids.add(integer)
+    return tuple(sorted(ids))
 
 
 def _biases(logit_bias: object) -> dict[int, float]:
@@ -343,11 +354,12 @@ def _biases(logit_bias: object) -> dict[int, float]:
         raise RequestError(f"logit_bias must map token ids to numbers, found {type(logit_bias).__name__}")
     checked = {}
     for token, bias in logit_bias.items():
-        if not _is_integral(token) or token < 0:
+        integer = as_integer(token)
+        if integer is None or integer < 0:
             raise RequestError(f"logit_bias keys must be token ids, found {token!r:.80}")
         if not _is_real(bias) or not (-MAX_BIAS <= bias <= MAX_BIAS or bias == -math.inf):
             raise RequestError(
                 f"logit_bias[{token}] must be a number from {-MAX_BIAS:g} to {MAX_BIAS:g} or -inf, found {bias!r:.80}"
             )
-        checked[int(token)] = float(bias)
+        checked[integer] = float(bias)
     return checked

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -144,9 +144,24 @@ def _default_hf_home() -> Path:
     return _user_cache("HF_HOME") / "huggingface"
 
 
+def _default_state() -> Path:
+    """Windows has one folder for all of a program's files; elsewhere what XDG says."""
+    if os.name == "nt":
+        return _default_cache()
+    xdg = os.environ.get("XDG_STATE_HOME", "")
+    if xdg:
+        return Path(xdg) / "edgellm"
+    try:
+        return Path.home() / ".local" / "state" / "edgellm"
+    except RuntimeError:
+        raise ConfigError(
+            "EDGELLM_STATE is not set and this account has no home folder for its default. Set it to a folder."
+        ) from None
+
+
 ISA: Variable[str | None] = Variable(
     "EDGELLM_ISA",
-    "Highest instruction set level to use; default: the best this machine has.",
+    "Highest instruction set level: scalar, avx2, avx_vnni, avx512 or avx512_vnni; default: the best here.",
     _choice(*ISA_LEVELS),
     _none,
 )
@@ -164,9 +179,15 @@ LIBRARY: Variable[Path | None] = Variable(
 )
 CACHE: Variable[Path] = Variable(
     "EDGELLM_CACHE",
-    "Folder for downloaded models; default: edgellm in the user's cache folder (~/.cache/edgellm).",
+    "Folder for downloaded models and tile caches; default: edgellm in the user's cache folder (~/.cache/edgellm).",
     _path,
     _default_cache,
+)
+STATE: Variable[Path] = Variable(
+    "EDGELLM_STATE",
+    "Folder of the chat's history and sessions; default: edgellm in the state folder (~/.local/state/edgellm).",
+    _path,
+    _default_state,
 )
 TEST_MODELS: Variable[Path | None] = Variable(
     "EDGELLM_TEST_MODELS",
@@ -249,11 +270,26 @@ LLAMA_CACHE: Variable[Path | None] = Variable(
     _none,
 )
 
+# What terminals say of themselves and of their users' taste.
+NO_COLOR: Variable[bool] = Variable(
+    "NO_COLOR",
+    "Set to anything: no colours.",
+    lambda text: True,
+    lambda: False,
+)
+TERM: Variable[str] = Variable(
+    "TERM",
+    "The kind of terminal; dumb: no escape sequences are sent.",
+    _text,
+    lambda: "",
+)
+
 VARIABLES: tuple[Variable[object], ...] = (
     ISA,
     THREADS,
     LIBRARY,
     CACHE,
+    STATE,
     TEST_MODELS,
     LOG,
     HF_HOME,
@@ -266,5 +302,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     UV_INDEX_URL,
     OLLAMA_MODELS,
     LLAMA_CACHE,
+    NO_COLOR,
+    TERM,
 )
 """The table, in the order in which it is printed."""

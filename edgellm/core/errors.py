@@ -6,6 +6,7 @@ EdgeLLMError
 │  ├─ ModelNotFound (FileNotFoundError)
 │  ├─ UnsupportedModel             well formed, but needs something we do not do; names the key or tensor
 │  ├─ DownloadError (OSError)      the network, a checksum, the disk
+│  ├─ CacheError (OSError)         a tile cache: damaged, another model's, no room for it
 │  └─ TokenizerError               the vocabulary cannot be used (text calls only)
 ├─ ConfigError (ValueError)        an option or an EDGELLM_* variable
 ├─ RequestError (ValueError)       the caller's fault
@@ -45,6 +46,13 @@ class UnsupportedModel(ModelError):
 
 class DownloadError(ModelError, OSError):
     """A download failed: unreachable, wrong checksum, no space. Nothing half-written is left in place."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class CacheError(ModelError, OSError):
+    """A tile cache cannot be used or written: damaged, another model's, no space. Nothing half-written is in place."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

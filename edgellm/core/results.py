@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from edgellm.core.errors import EdgeLLMError
+from edgellm.core.record import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ C cache classes of the plan. All integer arrays are C-contiguous int32, all floa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgellm.core.record import dataclass, field
 
 I32 = NDArray[np.int32]
 F32 = NDArray[np.float32]

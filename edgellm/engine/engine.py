@@ -7,10 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
+from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edgellm.core.record import dataclass
 from edgellm.engine.loader import Loaded
 
 

@@ -6,18 +6,17 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import Any
-
-import psutil
 
 from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.select import select_backend
 from edgellm.chat.template import ChatTemplate
-from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams
+from edgellm.core import memory as system_memory
+from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams, as_integer
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
 from edgellm.core.kv import KV_FORMATS, KV_NAMES, kv_name, kv_pair_name
+from edgellm.core.record import dataclass, replace
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
@@ -34,6 +33,9 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("weights") and a fraction 0..1."""
+
+WEIGHTS = ("auto", "mmap", "tiles", "cache")
+"""Layouts of the weights; also "cache:FILE"."""
 
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
@@ -82,7 +84,7 @@ class Loaded:
 def open_model(path: str, options: OpenOptions, progress: Progress | None = None) -> Loaded:
     """Open the file at `path` and start its engine. Everything opened is closed again when something fails.
 
-    Raises ModelNotFound, GGUFError, UnsupportedModel, CapacityError, ConfigError, NativeError.
+    Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.
     """
     options = _checked(options)
     with ExitStack() as undo:
@@ -107,16 +109,18 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             weights=_weights_mode(options.weights, file),
             isa=options.isa,
             n_threads=options.n_threads,
+            cached=options.weights == "auto",
         )
         kv_type = kv_pair_name(options.k_type, options.v_type)
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
         fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
         backend = select_backend(options.backend)
+        # Beside the weights: this is Python, and they are repacked without it. A text call that comes sooner waits.
+        warming = threading.Thread(target=_warm, args=(tokenizer, template), name="edgellm-tokenizer", daemon=True)
+        warming.start()
+        undo.callback(warming.join)
         executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
         undo.callback(executable.close)
-        # After the weights, whose repacking needs every core; a text call that comes sooner waits for it.
-        warming = threading.Thread(target=tokenizer.warm, name="edgellm-tokenizer", daemon=True)
-        warming.start()
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
         spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check)
@@ -160,9 +164,16 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         return loaded
 
 
+def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    """Build what text needs."""
+    tokenizer.warm()
+    template.warm()
+
+
 def _checked(options: OpenOptions) -> OpenOptions:
-    """The options with aliases resolved. ConfigError for what no model could honour."""
+    """The options with aliases resolved, their numbers as Python's. ConfigError for what no model could honour."""
     options = replace(options, k_type=kv_name(options.k_type), v_type=kv_name(options.v_type))
+    numbers: dict[str, Any] = {}
     for name, low, high in (
         ("n_ctx", 1, 1 << 24),
         ("n_threads", 1, MAX_THREADS),
@@ -171,18 +182,23 @@ def _checked(options: OpenOptions) -> OpenOptions:
         ("n_batch", 1, 1 << 16),
     ):
         value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
+        if value is None:
+            continue
+        integer = numbers[name] = as_integer(value)
+        if integer is None or not low <= integer <= high:
             raise ConfigError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
     for kind in (options.k_type, options.v_type):
         if kind not in KV_FORMATS:
             raise ConfigError(
                 f"kv_type must be one of {', '.join(KV_NAMES)}, or a pair of them for K and V, found {kind!r:.80}"
             )
-    if options.weights not in ("auto", "mmap", "tiles"):
-        raise ConfigError(f'weights must be "auto", "mmap" or "tiles", found {options.weights!r:.80}')
+    weights = options.weights
+    if weights not in WEIGHTS and not (isinstance(weights, str) and weights[:6] == "cache:" and weights[6:].strip()):
+        allowed = ", ".join(f'"{w}"' for w in WEIGHTS)
+        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
-    return options
+    return replace(options, **numbers)
 
 
 _NO_TOKEN = (-1, 2**32 - 1)
@@ -230,7 +246,7 @@ def _weights_mode(wanted: str, file: GGUFFile) -> str:
     if wanted != "auto":
         return wanted
     size = sum(t.n_bytes for t in file.tensors.values())
-    return "tiles" if size < largest_tiled(psutil.virtual_memory().available) else "mmap"
+    return "tiles" if size < largest_tiled(system_memory.available()) else "mmap"
 
 
 def largest_tiled(available: int) -> int:
@@ -250,7 +266,7 @@ def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tu
         )
     memory = options.kv_memory
     if memory is None:
-        memory = int(psutil.virtual_memory().available * KV_FRACTION)
+        memory = int(system_memory.available() * KV_FRACTION)
     sizes = [page_bytes(plan, c, options.k_type, options.v_type) for c in range(len(plan.caches))]
     growing = sum(size for size, cache in zip(sizes, plan.caches, strict=True) if cache.kind in ("full", "latent"))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
+from edgellm.core.record import dataclass, field
 from edgellm.core.types import F32, Scored
 from edgellm.kvcache.table import Tables
 from edgellm.sampling.sampler import Sampler

@@ -12,9 +12,9 @@ results do not change (docs/numerics.md), only time does.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edgellm.core.record import dataclass, field
 from edgellm.engine.request import Sequence
 from edgellm.kvcache.table import Ledger
 

@@ -47,7 +47,7 @@ class Cursor:
         """Have the first n bytes of the file, which has that many, in `data`."""
         if n > MAX_HEADER_BYTES or self._more is None:
             self.fail(f"the header has more than {MAX_HEADER_BYTES >> 20} MiB; the file is damaged")
-        n = min(max(n, 4 * len(self.data)), self.end, MAX_HEADER_BYTES)
+        n = min(max(n, 2 * len(self.data)), self.end, MAX_HEADER_BYTES)
         self.data = self.data[:0]  # not both at once
         self.view = self.data.data
         self.data = self._more(n)

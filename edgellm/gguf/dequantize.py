@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError
+from edgellm.gguf import dequantize_iq as iq
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.values import Bytes
 
@@ -126,6 +127,43 @@ def _q8_0(b: Bytes) -> Floats:
     return _f16(b[:, :2]) * _floats(b[:, 2:].view(np.int8))
 
 
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Twice the values of E2M1, a float of a sign, two bits of exponent and one of mantissa."""
+
+
+def _iq4_nl(b: Bytes) -> Floats:
+    """d | 16 x 2 nibbles, indices of 16 values. Value d values[q]."""
+    return _f16(b[:, :2]) * _floats(IQ4_VALUES[_nibbles32(b[:, 2:])])
+
+
+def _e8m0_half(e: Bytes) -> Floats:
+    """2 ** (e - 128), subnormal for 0 and 1: half of what the exponent means, for values that are doubled."""
+    low, normal = np.uint32(0x00200000) << np.minimum(e, 1).astype(np.uint32), e.astype(np.uint32) - np.uint32(1)
+    bits: NDArray[np.uint32] = np.where(e < 2, low, normal << np.uint32(23))
+    return bits.view(np.float32)
+
+
+def _mxfp4(b: Bytes) -> Floats:
+    """Exponent e | 16 x 2 nibbles, floats of 4 bits. Value 2 ** (e - 128) values[q]."""
+    return _e8m0_half(b[:, :1]) * _floats(MXFP4_VALUES[_nibbles32(b[:, 1:])])
+
+
+def e4m3_half(e: Bytes) -> Floats:
+    """Unsigned floats of 4 bits of exponent (bias 7) and 3 of mantissa, halved; 0x7f is 0, bit 7 is ignored."""
+    exponent, mantissa = ((e >> np.uint8(3)) & np.uint8(15)).astype(np.int32), (e & np.uint8(7)).astype(np.int32)
+    normal = exponent > 0
+    value = np.ldexp(_floats(mantissa + 8 * normal), np.maximum(exponent, 1) - 11)
+    halved: Floats = np.where(e == 0x7F, np.float32(0), value)
+    return halved
+
+
+def _nvfp4(b: Bytes) -> Floats:
+    """4 scales e | 4 x 8 x 2 nibbles as in MXFP4. Value e / 2 values[q], 4 groups of 16: 8 low nibbles, 8 high ones."""
+    q = _fields(b[:, 4:].reshape(-1, 4, 8), 4).reshape(-1, 4, 16)
+    return (e4m3_half(b[:, :4])[:, :, None] * _floats(MXFP4_VALUES[q])).reshape(-1, 64)
+
+
 # The k-quants: 256 elements in 8 groups of 32 or 16 groups of 16, each with an integer scale.
 
 
@@ -207,6 +245,36 @@ def _q6_k(b: Bytes) -> Floats:
     return _grouped(_f16(b[:, 208:210]) * _floats(scale), _floats(q))
 
 
+def _tq1_0(b: Bytes) -> Floats:
+    """48 + 4 bytes of base 3 | d. Value d (q - 1).
+
+    A byte is a fraction of 256: its digit n is the integer part of 3 times what n digits leave. Digit n of m bytes
+    are m consecutive elements; m is 32, then 16, each with five digits, then 4 with four.
+    """
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
+    runs = [b[:, None, :32] * powers, b[:, None, 32:48] * powers, b[:, None, 48:52] * powers[:4]]
+    left = np.concatenate([r.reshape(len(b), -1) for r in runs], axis=1).astype(np.uint16)
+    q = ((left * np.uint16(3)) >> np.uint16(8)).astype(np.int8) - np.int8(1)
+    return _f16(b[:, 52:54]) * _floats(q)
+
+
+def _tq2_0(b: Bytes) -> Floats:
+    """64 x 4 two-bit q, as in Q2_K | d. Value d (q - 1)."""
+    return _f16(b[:, 64:66]) * _floats(_two_bit(b[:, :64]).astype(np.int8) - np.int8(1))
+
+
+def _iq4_xs(b: Bytes) -> Floats:
+    """d | 16 bits of scales' top pairs | 4 bytes of their low nibbles | 8 x 16 x 2 nibbles as in IQ4_NL.
+
+    Value d (scale - 32) values[q], 8 groups.
+    """
+    top = _fields(b[:, 2:4], 2).transpose(0, 2, 1).reshape(-1, 8)
+    low = _fields(b[:, 4:8], 4).transpose(0, 2, 1).reshape(-1, 8)
+    scale = (low | (top << np.uint8(4))).astype(np.int8) - np.int8(32)
+    q = _fields(b[:, 8:].reshape(-1, 8, 16), 4).reshape(-1, 256)
+    return _grouped(_f16(b[:, :2]) * _floats(scale), _floats(IQ4_VALUES[q]))
+
+
 _DEQUANTIZE: dict[QType, Callable[[Bytes], Floats]] = {
     QType.F32: _f32,
     QType.F16: _plain_f16,
@@ -221,4 +289,17 @@ _DEQUANTIZE: dict[QType, Callable[[Bytes], Floats]] = {
     QType.Q4_K: _q4_k,
     QType.Q5_K: _q5_k,
     QType.Q6_K: _q6_k,
+    QType.IQ2_XXS: iq.iq2_xxs,
+    QType.IQ2_XS: iq.iq2_xs,
+    QType.IQ3_XXS: iq.iq3_xxs,
+    QType.IQ1_S: iq.iq1_s,
+    QType.IQ3_S: iq.iq3_s,
+    QType.IQ2_S: iq.iq2_s,
+    QType.IQ1_M: iq.iq1_m,
+    QType.IQ4_NL: _iq4_nl,
+    QType.IQ4_XS: _iq4_xs,
+    QType.MXFP4: _mxfp4,
+    QType.NVFP4: _nvfp4,
+    QType.TQ1_0: _tq1_0,
+    QType.TQ2_0: _tq2_0,
 }

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from edgellm.core.errors import GGUFError
+from edgellm.core.record import dataclass
 from edgellm.gguf.cursor import MAX_HEADER_BYTES, Cursor, More
 from edgellm.gguf.qtypes import QType, qtype_from_id
 from edgellm.gguf.values import Bytes, KVType, Value, ValueType

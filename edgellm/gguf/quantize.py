@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError
-from edgellm.gguf.dequantize import Floats, dequantize
+from edgellm.gguf.dequantize import IQ4_VALUES, MXFP4_VALUES, Floats, dequantize, e4m3_half
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.values import Bytes
 
@@ -199,6 +199,80 @@ def _q6_k(x: Floats) -> Bytes:
     return np.concatenate([low, high, scale.astype(np.int8).view(np.uint8), d], axis=1)
 
 
+def _nearest(x: Floats, step: Floats, values: NDArray[np.int8]) -> Bytes:
+    """Which of 16 values is nearest to x / step; of two equal ones the first. Where the step is 0: to 0."""
+    q = np.divide(x, step, out=np.zeros_like(x), where=step != 0)
+    return _u8(np.abs(q[..., None] - values.astype(np.float32)).argmin(axis=-1))
+
+
+def _iq4_nl(x: Floats) -> Bytes:
+    d = _f16(_extreme(x) / np.float32(-127))
+    return np.concatenate([d, _pack(_nearest(x, _back(d), IQ4_VALUES), 4, 16)], axis=1)
+
+
+def _mxfp4(x: Floats) -> Bytes:
+    """The least power of two with which twelve steps reach the largest value, or twice that."""
+    power = np.frexp(np.abs(x).max(axis=1, keepdims=True) / np.float32(12))[1]
+    e = np.clip(power + 128, 0, 254)
+    q = _nearest(x, np.ldexp(np.float32(1), e - 128), MXFP4_VALUES)
+    return np.concatenate([e.astype(np.uint8), _pack(q, 4, 16)], axis=1)
+
+
+def _nvfp4(x: Floats) -> Bytes:
+    """The least scale with which twelve steps reach the largest value of each 16; GGUFError past the last one."""
+    groups = x.reshape(-1, 4, 16)
+    scales = e4m3_half(np.arange(127, dtype=np.uint8))
+    e = np.searchsorted(scales, np.abs(groups).max(axis=2) / np.float32(12))
+    if (e > 126).any():
+        raise GGUFError(f"a value of magnitude {np.abs(x).max():g} does not fit NVFP4")
+    q = _nearest(groups, np.broadcast_to(scales[e][:, :, None], groups.shape), MXFP4_VALUES)
+    return np.concatenate([e.astype(np.uint8), _pack(q, 4, 8).reshape(-1, 32)], axis=1)
+
+
+def _ternary(x: Floats) -> tuple[Bytes, Bytes]:
+    """d, the largest magnitude, and q [n, 256] with 1 added."""
+    d = _f16(np.abs(x).max(axis=1, keepdims=True))
+    return d, _u8(_steps(x, _back(d), -1, 1) + 1)
+
+
+def _base_3(q: Bytes, m: int, digits: int) -> Bytes:
+    """[n, digits * m] -> [n, m]: the least fraction of 256 that begins with these digits, most significant first."""
+    number = np.zeros((len(q), m), np.int64)
+    for digit in q.reshape(len(q), digits, m).astype(np.int64).transpose(1, 0, 2):
+        number = number * 3 + digit
+    return _u8((number * 3 ** (5 - digits) * 256 + 242) // 243)
+
+
+def _tq1_0(x: Floats) -> Bytes:
+    d, q = _ternary(x)
+    return np.concatenate(
+        [_base_3(q[:, :160], 32, 5), _base_3(q[:, 160:240], 16, 5), _base_3(q[:, 240:], 4, 4), d], axis=1
+    )
+
+
+def _tq2_0(x: Floats) -> Bytes:
+    d, q = _ternary(x)
+    return np.concatenate([_pack(q.reshape(-1, 2, 128), 2, 32).reshape(-1, 64), d], axis=1)
+
+
+def _iq4_xs(x: Floats) -> Bytes:
+    """Groups of 32 as in IQ4_NL; scales from -31 to 31, stored with 32 added."""
+    groups = x.reshape(-1, 8, 32)
+    step = _extreme(x.reshape(-1, 32)).reshape(-1, 8) / np.float32(-127)
+    d = _f16(np.abs(step).max(axis=1, keepdims=True) / 31)
+    scale = _steps(step, _back(d), -31, 31)
+    steps = np.broadcast_to((_back(d) * scale.astype(np.float32))[:, :, None], groups.shape)
+    packed = _pack(_nearest(groups, steps, IQ4_VALUES), 4, 16).reshape(-1, 128)
+    six = _u8(scale + 32)
+    top, low = (_pack(part, bits, 1) for part, bits in _split_scales(six))
+    return np.concatenate([d, top.reshape(-1, 2), low.reshape(-1, 4), packed], axis=1)
+
+
+def _split_scales(six: Bytes) -> tuple[tuple[Bytes, int], tuple[Bytes, int]]:
+    """Scales [n, 8] of 6 bits: the top pairs, four to a byte, and the low nibbles, two to a byte."""
+    return ((six >> np.uint8(4)).reshape(-1, 2, 4), 2), ((six & np.uint8(15)).reshape(-1, 4, 2), 4)
+
+
 _QUANTIZE: dict[QType, Callable[[Floats], Bytes]] = {
     QType.F32: _f32,
     QType.F16: _f16,
@@ -213,4 +287,10 @@ _QUANTIZE: dict[QType, Callable[[Floats], Bytes]] = {
     QType.Q4_K: _q4_k,
     QType.Q5_K: _q5_k,
     QType.Q6_K: _q6_k,
+    QType.IQ4_NL: _iq4_nl,
+    QType.IQ4_XS: _iq4_xs,
+    QType.MXFP4: _mxfp4,
+    QType.NVFP4: _nvfp4,
+    QType.TQ1_0: _tq1_0,
+    QType.TQ2_0: _tq2_0,
 }

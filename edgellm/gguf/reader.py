@@ -10,7 +10,6 @@ import stat
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -18,6 +17,7 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 
 from edgellm.core.errors import GGUFError, ModelNotFound
+from edgellm.core.record import dataclass
 from edgellm.gguf import split
 from edgellm.gguf.header import Header, TensorInfo, parse_header
 from edgellm.gguf.values import Bytes, KVType, Value

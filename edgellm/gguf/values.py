@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError
+from edgellm.core.record import dataclass
 
 Bytes = NDArray[np.uint8]
 
@@ -189,8 +189,12 @@ def scan_strings(data: Bytes, start: int, count: int) -> NDArray[np.int64] | int
 
 def _chain(data: Bytes, lo: int, hi: int, limit: int) -> NDArray[np.int64]:
     """Places of at most `limit` consecutive short prefixes from byte `lo` on, as far as the chain holds."""
-    words = np.ndarray((hi - lo - 7,), np.dtype("<u8"), buffer=data.data, offset=lo, strides=(1,))
-    places = np.flatnonzero(words < 256)
+    zero = data[lo:hi] == 0
+    n = hi - lo - 7
+    small = zero[1 : n + 1].copy()  # seven zero bytes behind a place: the number there is below 256
+    for k in range(2, 8):
+        small &= zero[k : n + k]
+    places = np.flatnonzero(small)
     if len(places) == 0 or places[0] != 0:
         return places[:0]
     following = places + 8 + data[lo + places]

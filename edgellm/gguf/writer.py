@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError
+from edgellm.core.record import dataclass
 from edgellm.gguf.header import DEFAULT_ALIGNMENT
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.values import DTYPES, StringArray, ValueType

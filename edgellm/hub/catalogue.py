@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,11 +10,11 @@ import json
 import re
 import sys
 import urllib.parse
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 from edgellm.core import env
+from edgellm.core.record import dataclass
 from edgellm.hub.web import SourceError, get_page, split_auth
 
 DEFAULT_INDEX = "https://pypi.org/simple"

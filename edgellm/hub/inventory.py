@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 
+from edgellm.core.record import replace
 from edgellm.gguf.split import shard_paths
 from edgellm.hub import catalogue, notes, places, quants
 from edgellm.hub.local import DOWNLOADS, entry_path, lock_path, models_dir

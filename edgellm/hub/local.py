@@ -4,6 +4,7 @@ CACHE/models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf    a finished model of
 CACHE/models/hf/u/r/m-Q4_K_M.gguf                            one of the repository u/r on Hugging Face
 CACHE/models/hf/u/r@REVISION/...                             the same of a revision other than main
 CACHE/models/.../.download/                                  a download in progress, or its remains
+CACHE/tiles/m-0123456789abcdef.tiles                         a tile cache, of a model wherever that lies (tiles.py)
 CACHE/locks/smollm2-135m.lock, CACHE/locks/hf--u--r.lock     held while one process changes that folder
 
 Only what lies in the cache is ever written or deleted; other programs' files are used where they are. This module

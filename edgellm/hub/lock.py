@@ -41,6 +41,38 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
         os.close(fd)
 
 
+@contextmanager
+def growing(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[int]:
+    """Opens a file that one process at a time writes before it renames it; creates it where it is not there.
+
+    Yields its descriptor while holding its lock; then `path` is that file, not one that a former holder has renamed or
+    deleted. What it holds is unknown. Waits as long as it takes; `on_wait` as in `file_lock`. OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            while not _try(fd, path):
+                if on_wait is not None:
+                    on_wait()
+                time.sleep(_POLL)
+            try:
+                if _is(path, fd):
+                    yield fd
+                    return
+            finally:
+                _release(fd)
+        finally:
+            os.close(fd)
+
+
+def _is(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
 if sys.platform == "win32":
     import msvcrt
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from edgellm.core.record import dataclass, field
 
 NAME = ".edgellm.json"
 _SCHEMA = 1

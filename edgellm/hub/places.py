@@ -15,12 +15,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from edgellm.core import env
 from edgellm.core.errors import ConfigError
+from edgellm.core.record import dataclass, replace
 from edgellm.hub import quants
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of Ollama's system service on Linux

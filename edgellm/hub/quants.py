@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from edgellm.core.record import dataclass
+
 DEFAULT = "Q4_K_M"
-FALLBACK = (
-    "Q4_K_L Q4_K_S Q4_K_XL Q4_K Q4_1 Q4_0 Q4 Q5_K_M Q5_K_S Q5_K_XL Q5_K_L Q5_K Q5_1 Q5_0 Q6_K Q6_K_L Q6_K_XL "
-    "Q8_0 Q8_K_XL Q3_K_L Q3_K_M Q3_K_XL Q3_K_S Q3_K IQ4_NL IQ4_XS MXFP4 MXFP4_MOE BF16 F16 F32"
-).split()
-"""Taken in this order where a repository has no Q4_K_M: near its size first, then larger, then smaller."""
+"""What is meant where no quantisation is named. Another one is never chosen for the user."""
 
 _LABEL = re.compile(
     r"(?<![A-Z0-9])((?:UD-)?(?:"
@@ -117,12 +114,8 @@ def _spellings(candidate: Candidate) -> set[str]:
 
 
 def default(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """What is meant when nobody says: Q4_K_M, else the first of FALLBACK; several if they cannot be told apart."""
-    for label in (DEFAULT, *FALLBACK):
-        found = matching([c for c in candidates if c.label], label)
-        if found:
-            return found
-    return list(candidates)
+    """What is meant when nobody says: Q4_K_M, else the only model there is. Several where that says not which."""
+    return matching([c for c in candidates if c.label], DEFAULT) or list(candidates)
 
 
 def inside(candidates: Sequence[Candidate], path: str) -> list[Candidate]:

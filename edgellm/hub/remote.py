@@ -21,11 +21,11 @@ import difflib
 import json
 import re
 import urllib.parse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgellm.core import env
 from edgellm.core.errors import DownloadError, ModelError, ModelNotFound
+from edgellm.core.record import dataclass
 from edgellm.hub import quants, web
 from edgellm.hub.spelling import HFName, safe_path
 from edgellm.hub.web import Checksum, SourceError

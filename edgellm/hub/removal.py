@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from edgellm.core import env
 from edgellm.core.errors import ModelError, ModelNotFound
+from edgellm.core.record import replace
 from edgellm.hub import catalogue, notes, quants, spelling
 from edgellm.hub.catalogue import CatalogEntry
 from edgellm.hub.inventory import files_of, find, find_hf, list_local, part_file, repo_folder, repo_lock

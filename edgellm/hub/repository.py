@@ -11,11 +11,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgellm.core import log
 from edgellm.core.errors import DownloadError, ModelNotFound
+from edgellm.core.record import dataclass, replace
 from edgellm.hub import inventory, notes, places, quants, remote, web
 from edgellm.hub.local import DOWNLOADS, Progress
 from edgellm.hub.lock import file_lock
@@ -143,6 +143,12 @@ def _choose(name: HFName, repository: Repository, candidates: list[Candidate]) -
             raise ModelNotFound(f"{remote.page(name.repo)} has no {what}. There are: {listed}.")
     else:
         found = quants.default(among)
+        if len(found) > 1 and found[0].plain != quants.DEFAULT:
+            listed = remote.choices(name.repo, found, candidates)
+            raise ModelNotFound(
+                f"{remote.page(name.repo)} has no {quants.DEFAULT}, which is meant where nothing is named. There are: "
+                f"{listed}. Name one of them."
+            )
     if len(found) > 1:
         listed = ", ".join(f"hf:{name.repo}/{c.files[0]}" for c in found[:20])
         raise ModelNotFound(f"{name} means {len(found)} models; name one of them: {listed}")
@@ -156,9 +162,8 @@ def _choose(name: HFName, repository: Repository, candidates: list[Candidate]) -
         )
     exact = name.tag is not None or (name.file or "").lower().endswith(".gguf")
     if not exact and chosen.plain != quants.DEFAULT:
-        rest = [c for c in candidates if c is not chosen]
-        others = f"; others: {remote.choices(name.repo, rest, candidates)}" if rest else ", and no other"
-        _log.warning("%s has no %s, so %s is used%s", name.repo, quants.DEFAULT, chosen.label or chosen.name, others)
+        only = "the only model" if among is candidates else f"the only model in {name.file}"
+        _log.warning("%s has no %s: %s, %s, is used", name.repo, quants.DEFAULT, only, chosen.label or chosen.name)
     return chosen
 
 

@@ -6,14 +6,13 @@ another program's folder); a name that `edgellm list` shows; then Hugging Face i
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgellm.core import env
 from edgellm.core.errors import DownloadError, ModelNotFound
+from edgellm.core.record import dataclass
 from edgellm.gguf.split import model_in_directory
 from edgellm.hub import catalogue, local
 from edgellm.hub.catalogue import CatalogEntry
@@ -229,6 +228,8 @@ def _not_found(model: str, *, fetching: bool = False) -> str:
         parts = model.split("/")
         meant = f" If it is a file on Hugging Face, write hf:{model}." if len(parts) >= 3 and parts[0] else ""
         return f"{model}: no such file.{_beside(model)}{meant} {spellings}"
+    import difflib  # for what was mistyped
+
     known = {*(e.name for e in entries), *(m.name for m in inventory.list_local())}
     near = difflib.get_close_matches(model.lower(), sorted(known), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -242,5 +243,7 @@ def _beside(model: str) -> str:
         there = [p.name for p in wanted.parent.iterdir() if p.suffix.lower() == ".gguf"]
     except (OSError, ValueError, RuntimeError):
         return ""
+    import difflib
+
     near = difflib.get_close_matches(wanted.name, there, n=3, cutoff=0.3)
     return f" In that folder: {', '.join(near)}." if near else ""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from dataclasses import dataclass
 
 from edgellm.core.errors import ModelNotFound
+from edgellm.core.record import dataclass
 
 _PREFIX = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/|hf:(?://)?)", re.IGNORECASE)
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?:@[\w./-]+)?(?::[^:/\\]+)?", re.ASCII)

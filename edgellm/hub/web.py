@@ -17,12 +17,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol
 
 from edgellm.core.errors import DownloadError
+from edgellm.core.record import dataclass
 from edgellm.core.version import __version__
 
 TIMEOUT = 30.0  # seconds without a byte

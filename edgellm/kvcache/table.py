@@ -6,10 +6,9 @@ entry          0        1        2        3         window class: entries left o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from edgellm.core.record import dataclass
 from edgellm.core.types import I32, NO_PAGE, PAGE_TOKENS
 from edgellm.kvcache.pages import PagePool
 

@@ -5,8 +5,7 @@ Buffers by name: "x" is the residual stream, "h" a normalised copy of it, "t" a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edgellm.core.record import dataclass
 from edgellm.models import ops as o
 from edgellm.models.build import Builder
 from edgellm.models.dims import Dims

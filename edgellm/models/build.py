@@ -200,7 +200,7 @@ class Builder:
         self.ops.append(op)
 
     def finish(self, n_vocab: int, n_ctx_train: int, logits: o.View) -> Plan:
-        """The plan, checked as a whole."""
+        """The plan, checked as a whole: `add` has checked the ops one by one."""
         plan = Plan(
             arch=self.arch,
             n_vocab=n_vocab,
@@ -212,7 +212,7 @@ class Builder:
             ops=tuple(self.ops),
             logits=logits.buf,
         )
-        plan.check()
+        plan.check(checked=True)
         return plan
 
     def _whole(self, tensor: str, shape: tuple[int, ...] | None, role: str) -> int:

@@ -5,7 +5,6 @@ Linear: K is 2048 from x (buffer 'h') but 2560 in blk.3.attn_q.weight
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +15,10 @@ from edgellm.models.tables import Tables
 
 def reads(op: o.Op) -> Iterator[o.View]:
     """Views that the op reads, a residual and what is changed in place included."""
-    for f in dataclasses.fields(op):
-        value = getattr(op, f.name)
-        if isinstance(value, o.View) and (f.name not in _outputs(op) or isinstance(op, o.Rope)):
+    passed = () if isinstance(op, o.Rope) else _outputs(op)
+    for name in op.__match_args__:
+        value = getattr(op, name)
+        if isinstance(value, o.View) and name not in passed:
             yield value
 
 

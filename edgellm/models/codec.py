@@ -6,7 +6,6 @@ with the record's name, a tuple a list. Numbers must be finite; integers fit 32 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import types
@@ -20,10 +19,10 @@ _INT_LIMIT = 2**31
 
 def encode(value: Any) -> Any:
     """A JSON value for a record, tuple, number, string or None."""
-    if dataclasses.is_dataclass(value):
-        return [encode(getattr(value, f.name)) for f in dataclasses.fields(value)]
     if isinstance(value, tuple):
         return [encode(v) for v in value]
+    if hasattr(type(value), "__match_args__"):
+        return [encode(getattr(value, name)) for name in type(value).__match_args__]
     return value
 
 

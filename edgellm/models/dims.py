@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass
 from edgellm.models.build import Builder
 from edgellm.models.keys import MAX_LAYERS, Keys
 from edgellm.models.tables import PlanError
@@ -47,7 +46,7 @@ def read_dims(k: Keys, b: Builder, eps: str = RMS_EPS) -> Dims:
     n_embd = k.integer("embedding_length", lo=1)
     heads = k.integers("attention.head_count", n, 0, hi=1 << 16)
     kv_heads = k.integers("attention.head_count_kv", n, 0, hi=1 << 16) if k.has("attention.head_count_kv") else heads
-    _check_heads(k, n_embd, heads, kv_heads)
+    _check_heads(k, b, n_embd, heads, kv_heads)
     head_dim = n_embd // max(heads) if max(heads) else 0
     k_dim = k.integer("attention.key_length", head_dim, lo=1, hi=1 << 16)
     v_dim = k.integer("attention.value_length", head_dim, lo=1, hi=1 << 16)
@@ -78,8 +77,16 @@ def read_dims(k: Keys, b: Builder, eps: str = RMS_EPS) -> Dims:
     )
 
 
-def _check_heads(k: Keys, n_embd: int, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> None:
+def _check_heads(k: Keys, b: Builder, n_embd: int, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> None:
     """UnsupportedModel for numbers of heads that no attention can have. Layers without attention have none."""
+    if not max(heads):
+        tensor = next((name for name in b.file.tensors if ".attn_q" in name), None)
+        if tensor is not None:
+            found = "is 0" if k.has("attention.head_count") else "is missing"
+            raise UnsupportedModel(
+                f"metadata key '{k.arch}.attention.head_count' {found}, but there is attention to compute "
+                f"({tensor}): expected the number of its heads"
+            )
     if max(heads) > n_embd and not k.has("attention.key_length"):
         raise UnsupportedModel(
             f"metadata key '{k.arch}.attention.head_count' is {max(heads)}, more than the {n_embd} dimensions of "

@@ -7,8 +7,9 @@ Letters: T tokens, D model dim, F ffn dim, H query heads, G kv heads, E head dim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from edgellm.core.record import dataclass
 
 
 class View(NamedTuple):

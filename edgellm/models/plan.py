@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import typing
-from dataclasses import dataclass
 
+from edgellm.core.record import dataclass
 from edgellm.models import codec
 from edgellm.models.check_plan import check_plan
 from edgellm.models.ops import Op
@@ -44,9 +44,12 @@ class Plan:
         """Does a context of n_ctx tokens change the numbers, because LongRoPE's long divisors apply to it?"""
         return any(r.longrope is not None and n_ctx > r.longrope.n_ctx for r in self.ropes)
 
-    def check(self) -> None:
-        """PlanError unless every index, shape and order of use is sound. `from_bytes` and the builder do this."""
-        check_plan(self, self.ops, self.n_vocab, self.n_ctx_train, self.logits)
+    def check(self, *, checked: bool = False) -> None:
+        """PlanError unless every index, shape and order of use is sound. `from_bytes` and the builder do this.
+
+        checked: each op has been looked at by itself already.
+        """
+        check_plan(self, self.ops, self.n_vocab, self.n_ctx_train, self.logits, checked=checked)
 
     def to_bytes(self) -> bytes:
         """The plan as UTF-8 JSON: [format, version, fields in order]. Equal plans give equal bytes."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edgellm.core.record import dataclass
 from edgellm.models import ops as o
 from edgellm.models.blocks import project, rms_norm
 from edgellm.models.build import Builder

@@ -34,7 +34,8 @@ class Scope:
     def bind(self, letter: str, size: int, source: str) -> int:
         """`letter` is `size`, says `source`; fails where another source said something else."""
         known = self.sizes.setdefault(letter, (size, source))
-        self.require(known[0] == size, f"{letter} is {known[0]} from {known[1]} but {size} in {source}")
+        if known[0] != size:
+            raise self.fail(f"{letter} is {known[0]} from {known[1]} but {size} in {source}")
         return size
 
     def view(self, field: str, letter: str | None = None, times: int = 1, dtype: str = "f32", axis: str = "") -> int:
@@ -42,16 +43,19 @@ class Scope:
         v: o.View = getattr(self.op, field)
         buffer = self._entry(self.t.buffers, v.buf, f"{field}: buffer")
         source = f"{field} (buffer '{buffer.name}')"
-        self.require(
-            v.start >= 0 and 1 <= v.width <= buffer.width - v.start,
-            f"{field} takes columns {v.start}..{v.start + v.width - 1} of buffer '{buffer.name}', "
-            f"which has {buffer.width}",
-        )
-        self.require(buffer.dtype == dtype, f"{source} has type {buffer.dtype}, expected {dtype}")
+        if v.start < 0 or not 1 <= v.width <= buffer.width - v.start:
+            raise self.fail(
+                f"{field} takes columns {v.start}..{v.start + v.width - 1} of buffer '{buffer.name}', "
+                f"which has {buffer.width}"
+            )
+        if buffer.dtype != dtype:
+            raise self.fail(f"{source} has type {buffer.dtype}, expected {dtype}")
         self.axis = self.axis or axis or buffer.axis
         wanted = axis or self.axis
-        self.require(buffer.axis == wanted, f"{source} has axis {buffer.axis}, expected {wanted}")
-        self.require(times >= 1 and v.width % times == 0, f"{source} has {v.width} columns, not a multiple of {times}")
+        if buffer.axis != wanted:
+            raise self.fail(f"{source} has axis {buffer.axis}, expected {wanted}")
+        if times < 1 or v.width % times:
+            raise self.fail(f"{source} has {v.width} columns, not a multiple of {times}")
         if letter is not None:
             self.bind(letter, v.width // times, source)
         return v.width // times
@@ -61,11 +65,10 @@ class Scope:
         if index is None:
             return ()
         w = self._entry(self.t.weights, index, "weight")
-        self.require(w.role == role, f"{w.tensor} is used as {role} but declared as {w.role}")
-        self.require(
-            len(w.shape) == len(letters),
-            f"{w.tensor} has shape {list(w.shape)}, expected [{', '.join(letters)}]",
-        )
+        if w.role != role:
+            raise self.fail(f"{w.tensor} is used as {role} but declared as {w.role}")
+        if len(w.shape) != len(letters):
+            raise self.fail(f"{w.tensor} has shape {list(w.shape)}, expected [{', '.join(letters)}]")
         for letter, size in zip(letters, w.shape, strict=True):
             self.bind(letter, size, w.tensor)
         return w.shape
@@ -94,7 +97,8 @@ class Scope:
         self.require(self.axis == "T", "works on the token axis only")
 
     def finite(self, field: str, value: float, lo: float = -math.inf) -> None:
-        self.require(math.isfinite(value) and value >= lo, f"{field} is {value}, expected a finite number")
+        if not (math.isfinite(value) and value >= lo):
+            raise self.fail(f"{field} is {value}, expected a finite number")
 
     def count(self, field: str, value: int, hi: int = MAX_WIDTH) -> None:
         self.require(1 <= value <= hi, f"{field} is {value}, expected 1..{hi}")
@@ -111,5 +115,6 @@ class Scope:
             self.require(not overlap, f"{field} and y overlap")
 
     def _entry(self, table: Sequence[_T], index: int, what: str) -> _T:
-        self.require(0 <= index < len(table), f"{what} {index} does not exist (there are {len(table)})")
+        if not 0 <= index < len(table):
+            raise self.fail(f"{what} {index} does not exist (there are {len(table)})")
         return table[index]

@@ -6,12 +6,12 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
 from edgellm.core.errors import UnsupportedModel
 from edgellm.core.log import logger
+from edgellm.core.record import dataclass, field
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models import families
 from edgellm.models.build import Builder

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from edgellm.core.errors import ModelError
+from edgellm.core.record import dataclass
 
 
 class PlanError(ModelError, ValueError):

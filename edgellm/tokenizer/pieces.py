@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgellm.core.errors import RequestError, TokenizerError
 from edgellm.tokenizer.vocab import TokenType, Vocab
@@ -24,8 +24,36 @@ def byte_to_char() -> dict[int, str]:
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def piece_table(vocab: Vocab, byte_level: bool) -> list[bytes]:
-    """[V] bytes of each token; b"" for control, unknown, unused and undefined ones.
+class Pieces:
+    """[V] bytes of each token. Cut out of the bytes of all of them when asked for, since few tokens of a vocabulary
+    ever are; those that are set are kept beside."""
+
+    __slots__ = ("_data", "_ends", "_set", "_starts")
+
+    def __init__(self, data: bytes, ends: NDArray[np.int64], gap: int) -> None:
+        """ends: where each piece ends in data; the next one begins `gap` bytes later."""
+        self._data, self._ends = data, ends
+        self._starts = np.append(0, ends[:-1] + gap)
+        self._set: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, token: int) -> bytes:
+        found = self._set.get(token)
+        return self._data[self._starts[token] : self._ends[token]] if found is None else found
+
+    def __setitem__(self, token: int, piece: bytes) -> None:
+        self._set[token] = piece
+
+    def longest(self) -> int:
+        """No piece has more bytes."""
+        cut = int((self._ends - self._starts).max(initial=0))
+        return max(cut, *map(len, self._set.values()), 0)
+
+
+def piece_table(vocab: Vocab, byte_level: bool) -> Pieces:
+    """The bytes of each token; b"" for control, unknown, unused and undefined ones.
 
     byte_level: texts are written in the byte alphabet; otherwise in UTF-8 with ▁ for a space.
     """
@@ -49,29 +77,34 @@ def byte_value(text: str, token: int) -> int:
     return int(match[1], 16)
 
 
-def _meta_space(tokens: list[str]) -> list[bytes]:
+def _joined(pieces: list[bytes]) -> Pieces:
+    return Pieces(b"".join(pieces), np.cumsum([len(p) for p in pieces], dtype=np.int64), 0)
+
+
+def _meta_space(tokens: list[str]) -> Pieces:
     joined = _MARK.join(tokens).replace(META_SPACE, " ").encode("utf-8").split(_MARK.encode("utf-8"))
     if len(joined) == len(tokens):
-        return joined
-    return [t.replace(META_SPACE, " ").encode("utf-8") for t in tokens]
+        return _joined(joined)
+    return _joined([t.replace(META_SPACE, " ").encode("utf-8") for t in tokens])
 
 
-def _byte_level(tokens: list[str]) -> list[bytes]:
+def _byte_level(tokens: list[str]) -> Pieces:
     """Bytes of texts in the byte alphabet; a text with any other character stands for its own UTF-8."""
     if not tokens:
-        return []
+        return _joined([])
     codes = np.frombuffer(_MARK.join(tokens).encode("utf-32-le"), "<u4")
     ends = np.append(np.flatnonzero(codes == ord(_MARK)), len(codes))
     if len(ends) != len(tokens):  # a text holds the mark
         alphabet = {c: b for b, c in byte_to_char().items()}
-        return [bytes(alphabet[c] for c in t) if alphabet.keys() >= set(t) else t.encode("utf-8") for t in tokens]
+        return _joined(
+            [bytes(alphabet[c] for c in t) if alphabet.keys() >= set(t) else t.encode("utf-8") for t in tokens]
+        )
     table = np.full(0x200, -1, np.int16)
     for byte, char in byte_to_char().items():
         table[ord(char)] = byte
     values = table[np.minimum(codes, len(table) - 1)]
     data = values.astype(np.uint8).tobytes()
-    starts = np.append(0, ends[:-1] + 1).tolist()
-    pieces = [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    pieces = Pieces(data, ends, 1)
     foreign = np.flatnonzero((values < 0) & (codes != ord(_MARK)))
     for i in set(np.searchsorted(ends, foreign).tolist()):
         pieces[i] = tokens[i].encode("utf-8")
@@ -86,7 +119,7 @@ class StreamDecoder:
 
     __slots__ = ("_decode", "_strip", "_table")
 
-    def __init__(self, table: Sequence[bytes], strip: bool) -> None:
+    def __init__(self, table: Pieces, strip: bool) -> None:
         """table: bytes of each token. strip: drop one space at the very beginning of the text."""
         self._table = table
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode

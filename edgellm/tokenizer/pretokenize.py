@@ -13,7 +13,7 @@ length so that it matches at the run's start only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from edgellm.core.record import dataclass
 
 
 def _ranges(text: str) -> str:

@@ -7,7 +7,8 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from edgellm.core.record import dataclass
 
 Span = tuple[int, int]
 """A range of characters: first, one past the last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 
 from edgellm.core.errors import RequestError, TokenizerError
 from edgellm.core.log import logger
+from edgellm.core.record import dataclass
 from edgellm.gguf import GGUFFile
-from edgellm.tokenizer.pieces import StreamDecoder, piece_table, unknown_id
+from edgellm.tokenizer.pieces import Pieces, StreamDecoder, piece_table, unknown_id
 from edgellm.tokenizer.pretokenize import FAMILIES, Family
 from edgellm.tokenizer.special import Span, SpecialMatcher
 from edgellm.tokenizer.vocab import Vocab, load_vocab, read_strings, special_id
@@ -32,7 +32,7 @@ _KEPT = ("general.name",)
 class _Tables:
     """What decoding and stopping need; the tokens' own texts are dropped once these are built."""
 
-    pieces: list[bytes]
+    pieces: Pieces
     hidden_text: dict[int, bytes]
     control: NDArray[np.bool_]
     matcher: SpecialMatcher
@@ -154,7 +154,7 @@ class Tokenizer:
     def least_tokens(self, text: str) -> int:
         """A lower bound on the tokens of a text, without tokenising it: no token holds more than the longest one."""
         if self._longest is None:
-            self._longest = max(1, *(len(piece) for piece in self._built().pieces))
+            self._longest = max(1, self._built().pieces.longest())
         return -(-len(text) // self._longest)
 
     def token_text(self, token_id: int) -> str:

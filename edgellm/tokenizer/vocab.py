@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import GGUFError, TokenizerError
+from edgellm.core.record import dataclass
 from edgellm.tokenizer.special import Special
 
 Metadata = Mapping[str, Any]

@@ -35,6 +35,12 @@ const char *el_qtype_name(int32_t qtype) {
     case EL_Q8_0: return "Q8_0";
     case EL_Q2_K: return "Q2_K";
     case EL_Q3_K: return "Q3_K";
+    case EL_IQ4_NL: return "IQ4_NL";
+    case EL_IQ4_XS: return "IQ4_XS";
+    case EL_TQ1_0: return "TQ1_0";
+    case EL_TQ2_0: return "TQ2_0";
+    case EL_MXFP4: return "MXFP4";
+    case EL_NVFP4: return "NVFP4";
     case EL_Q4_K: return "Q4_K";
     case EL_Q5_K: return "Q5_K";
     case EL_Q6_K: return "Q6_K";

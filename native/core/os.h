@@ -22,6 +22,9 @@ void el_os_discard(void *memory, size_t bytes);
  * process, copying it this way returns -1. 0 when all has been copied. */
 int32_t el_os_copy(void *to, const void *from, size_t bytes);
 
+/* Read bytes of an open file from `offset` on: 0, or -1 where it ends before that or cannot be read. */
+int32_t el_os_read(int32_t fd, int64_t offset, void *to, size_t bytes);
+
 typedef struct el_os_thread {
     uintptr_t handle;
 } el_os_thread;

@@ -72,6 +72,17 @@ int32_t el_os_copy(void *to, const void *from, size_t bytes) {
     return 0;
 }
 
+int32_t el_os_read(int32_t fd, int64_t offset, void *to, size_t bytes) {
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)offset + (off_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return -1;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
 /* ---- threads ---- */
 
 typedef struct start {

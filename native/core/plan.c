@@ -116,8 +116,13 @@ static int32_t matrix(el_plan *p, const source *s, int32_t i) {
                        "weights[%d]: %d x %d x %d, expected n_stack 1 to %d, n_rows 1 to %d, n_cols 1 to %d",
                        i, w->n_stack, w->n_rows, w->n_cols, MAX_STACK, MAX_MATRIX_ROWS, MAX_MATRIX_COLUMNS);
     }
-    if (w->pack < 0 || w->pack > 1) {
-        return el_fail(s->err, EL_E_ARGUMENT, "weights[%d]: pack is %d, expected 0 or 1", i, w->pack);
+    if (w->pack < 0 || w->pack > 2 || (w->pack && w->tiles) ||
+        (w->pack == 2 && (w->fd < 0 || w->offset < 0))) {
+        return el_fail(
+            s->err, EL_E_ARGUMENT,
+            "weights[%d]: pack is %d with %s, fd %d, offset %lld; expected 0, 1 or 2, 0 with tiles, "
+            "fd and offset of a file with 2",
+            i, w->pack, w->tiles ? "tiles" : "no tiles", w->fd, (long long)w->offset);
     }
     const el_tile *tile = el_tile_of(w->qtype);
     if (w->qtype < 0 || w->qtype >= EL_QTYPE_LIMIT || !tile || !s->kernels->mm[w->qtype]) {
@@ -149,8 +154,19 @@ static int32_t matrix(el_plan *p, const source *s, int32_t i) {
         .n_cols = w->n_cols,
         .n_stack = w->n_stack,
         .n_panels = (w->n_rows + EL_TILE_ROWS - 1) / EL_TILE_ROWS,
+        .panels = w->tiles,
         .repack = w->pack,
+        .fd = w->fd,
+        .offset = w->offset,
     };
+    int64_t panels = (int64_t)w->n_stack * p->mats[i].n_panels, panel_bytes = (int64_t)p->mats[i].panel_bytes;
+    if (w->tiles && ((uintptr_t)w->tiles % 64 || w->n_tile_bytes < 0 || w->n_tile_bytes % panel_bytes ||
+                     w->n_tile_bytes / panel_bytes != panels)) {
+        return el_fail(s->err, EL_E_ARGUMENT,
+                       "weights[%d]: %lld bytes of tiles%s, expected %lld panels of %lld bytes", i,
+                       (long long)w->n_tile_bytes, (uintptr_t)w->tiles % 64 ? ", not on a 64-byte line" : "",
+                       (long long)panels, (long long)panel_bytes);
+    }
     return EL_OK;
 }
 

@@ -13,14 +13,16 @@
 typedef struct el_mat {
     const el_tile *tile; /* NULL: the type can only be looked up */
     const char *data;    /* rows in the file's layout */
-    char *panels;        /* repacked, or NULL: panels are packed when they are needed */
+    const char *panels;  /* repacked, or NULL: panels are packed when they are needed */
     el_mm_fn *mm;
     el_pack_fn *pack;
     el_dequant_fn *dequant;
     size_t row_bytes, panel_bytes;
     int32_t qtype, n_rows, n_cols, n_stack;
-    int32_t n_panels;   /* of one matrix */
-    int32_t repack;     /* into tiles at load */
+    int32_t n_panels; /* of one matrix */
+    int32_t repack;   /* into tiles at load; 2: from the file `fd` at `offset` */
+    int32_t fd;
+    int64_t offset;
     int32_t multiplied; /* by some op, not only looked up */
 } el_mat;
 

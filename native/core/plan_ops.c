@@ -174,7 +174,7 @@ static void unpacked(const check *x, size_t bytes) {
     if (bytes > x->p->max_unpacked) x->p->max_unpacked = bytes;
 }
 
-static size_t unpacked_bytes(const el_mat *m) { return m->repack ? 0 : m->panel_bytes; }
+static size_t unpacked_bytes(const el_mat *m) { return m->repack || m->panels ? 0 : m->panel_bytes; }
 
 /* Float activations are read while y is written. */
 static int32_t not_in_place(const check *x, int32_t slot_k, int32_t y) {

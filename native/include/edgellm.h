@@ -53,7 +53,13 @@ enum el_qtype {
     EL_Q4_K = 12,
     EL_Q5_K = 13,
     EL_Q6_K = 14,
+    EL_IQ4_NL = 20,
+    EL_IQ4_XS = 23,
     EL_BF16 = 30,
+    EL_TQ1_0 = 34,
+    EL_TQ2_0 = 35,
+    EL_MXFP4 = 39,
+    EL_NVFP4 = 40,
     EL_QTYPE_LIMIT = 64
 };
 
@@ -158,11 +164,16 @@ typedef struct el_buffer {
 } el_buffer;
 
 /* A matrix in the file's own layout. data: n_stack * n_rows rows of n_cols weights, GGUF blocks of `qtype`, any
- * alignment. pack: 1 = repack into tiles at load, 0 = run from `data`. Embedding lookups always read `data`. */
+ * alignment. pack: 1 = repack into tiles at load, 2 = the same, reading the bytes from the open file `fd` at `offset`
+ * instead (its map then stays untouched, and memory small), 0 = run from `data`. Embedding lookups always read `data`.
+ * tiles: panels that el_pack_tiles made of all rows, on a 64-byte line, to run from (then pack is 0); or NULL. */
 typedef struct el_weight {
     const void *data;
     int64_t n_bytes;
-    int32_t qtype, n_rows, n_cols, n_stack, pack;
+    int32_t qtype, n_rows, n_cols, n_stack, pack, fd;
+    int64_t offset;
+    const void *tiles;
+    int64_t n_tile_bytes;
 } el_weight;
 
 /* A float32 vector (norm weights, biases, scales, sinks). A w index >= 0 addresses matrices; vectors have their own
@@ -291,6 +302,18 @@ int32_t el_struct_size(const char *name);
 /* Name of ISA level `index` in ascending order, NULL past the last; available: 1 when this machine and OS can run it;
  * why: a static string saying what is missing, "" when available. available and why may be NULL. */
 const char *el_isa_level(int32_t index, int32_t *available, const char **why);
+
+/* Version of the panels' layout: tiles that were kept are of use to libraries with the same number only. */
+int32_t el_tile_layout(void);
+
+/* Bytes of n_rows rows of n_cols weights as panels, a multiple of 64; 0 where there are none (an unknown type, sizes out of
+ * range, n_cols not a multiple of the type's block). */
+int64_t el_tile_bytes(int32_t qtype, int32_t n_rows, int32_t n_cols);
+
+/* Repack n_rows rows of the file, n_bytes at `rows`, into el_tile_bytes(...) bytes at `tiles`, which start on a
+ * 64-byte line: what an engine does at load. All levels write the same bytes. isa as in el_config. Pure. */
+int32_t el_pack_tiles(const char *isa, int32_t qtype, int32_t n_rows, int32_t n_cols, const void *rows,
+                      int64_t n_bytes, void *tiles, int64_t n_tile_bytes, el_error *err);
 
 /* Load a plan: check it, choose kernels, start threads, repack weights on all of them. NULL on failure. */
 el_engine *el_engine_new(const el_model *model, const el_config *config, el_error *err);

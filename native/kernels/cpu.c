@@ -3,16 +3,6 @@
 
 #include <stddef.h>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <cpuid.h>
-
-/* Extended control register 0, which says what the system saves. Only where CPUID reports OSXSAVE. */
-static uint32_t saved_state(void) {
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return low;
-}
-
 typedef struct need {
     uint32_t present;
     const char *missing;
@@ -26,45 +16,57 @@ static const char *first_missing(const need *needs, size_t n) {
     return "";
 }
 
-uint32_t el_cpu_features(const char *why[2]) {
-    uint32_t eax, ebx, ecx, edx, ecx1 = 0, ebx7 = 0, ecx7 = 0, state = 0;
-    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) ecx1 = ecx;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
-        ebx7 = ebx;
-        ecx7 = ecx;
-    }
-    if (ecx1 & (1u << 27)) state = saved_state();
-
+const char *el_cpu_lacks(const el_cpuid *id, el_cpu level) {
     const need avx2[] = {
-        {ecx1 & (1u << 28), "the processor has no AVX"},
-        {ebx7 & (1u << 5), "the processor has no AVX2"},
-        {ecx1 & (1u << 12), "the processor has no FMA"},
-        {ecx1 & (1u << 29), "the processor has no F16C"},
-        {ecx1 & (1u << 27), "the system does not use XSAVE"},
-        {(state & 0x6u) == 0x6u, "the system does not save AVX registers"},
+        {id->ecx1 & (1u << 28), "the processor has no AVX"},
+        {id->ebx7 & (1u << 5), "the processor has no AVX2"},
+        {id->ecx1 & (1u << 12), "the processor has no FMA"},
+        {id->ecx1 & (1u << 29), "the processor has no F16C"},
+        {id->ecx1 & (1u << 27), "the system does not use XSAVE"},
+        {(id->xcr0 & 0x6u) == 0x6u, "the system does not save AVX registers"},
     };
+    const need avx_vnni[] = {{id->eax7_1 & (1u << 4), "the processor has no AVX-VNNI"}};
     const need avx512[] = {
-        {ebx7 & (1u << 16), "the processor has no AVX-512 F"},
-        {ebx7 & (1u << 30), "the processor has no AVX-512 BW"},
-        {ebx7 & (1u << 31), "the processor has no AVX-512 VL"},
-        {ebx7 & (1u << 17), "the processor has no AVX-512 DQ"},
-        {ecx7 & (1u << 11), "the processor has no AVX-512 VNNI"},
-        {(state & 0xe6u) == 0xe6u, "the system does not save AVX-512 registers"},
+        {id->ebx7 & (1u << 16), "the processor has no AVX-512 F"},
+        {id->ebx7 & (1u << 30), "the processor has no AVX-512 BW"},
+        {id->ebx7 & (1u << 31), "the processor has no AVX-512 VL"},
+        {id->ebx7 & (1u << 17), "the processor has no AVX-512 DQ"},
+        {(id->xcr0 & 0xe6u) == 0xe6u, "the system does not save AVX-512 registers"},
     };
-    const char *no_avx2 = first_missing(avx2, sizeof avx2 / sizeof *avx2);
-    const char *no_avx512 = *no_avx2 ? no_avx2 : first_missing(avx512, sizeof avx512 / sizeof *avx512);
-    if (why) {
-        why[0] = no_avx2;
-        why[1] = no_avx512;
+    const need avx512_vnni[] = {{id->ecx7 & (1u << 11), "the processor has no AVX-512 VNNI"}};
+
+    const char *lacks = first_missing(avx2, sizeof avx2 / sizeof *avx2);
+    if (*lacks || level == EL_CPU_AVX2) return lacks;
+    if (level == EL_CPU_AVX_VNNI) return first_missing(avx_vnni, 1);
+    lacks = first_missing(avx512, sizeof avx512 / sizeof *avx512);
+    return *lacks || level == EL_CPU_AVX512 ? lacks : first_missing(avx512_vnni, 1);
+}
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+
+const char *el_this_cpu_lacks(el_cpu level) {
+    uint32_t eax, ebx, ecx, edx, low, high;
+    el_cpuid id = {0};
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) id.ecx1 = ecx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+        const uint32_t last = eax; /* of leaf 7's parts */
+        id.ebx7 = ebx;
+        id.ecx7 = ecx;
+        if (last >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) id.eax7_1 = eax;
     }
-    return (*no_avx2 ? 0u : (uint32_t)EL_CPU_AVX2) | (*no_avx512 ? 0u : (uint32_t)EL_CPU_AVX512_VNNI);
+    if (id.ecx1 & (1u << 27)) { /* OSXSAVE: the instruction below exists */
+        __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        id.xcr0 = low;
+    }
+    return el_cpu_lacks(&id, level);
 }
 
 #else
 
-uint32_t el_cpu_features(const char *why[2]) {
-    if (why) why[0] = why[1] = "not an x86 processor";
-    return 0;
+const char *el_this_cpu_lacks(el_cpu level) {
+    (void)level;
+    return "not an x86 processor";
 }
 
 #endif

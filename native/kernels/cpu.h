@@ -4,14 +4,29 @@
 
 #include <stdint.h>
 
-/* A bit is set only when the processor has the feature and the system saves the registers it needs. */
-enum {
-    EL_CPU_AVX2 = 1,        /* AVX2, FMA, F16C; ymm state */
-    EL_CPU_AVX512_VNNI = 2, /* the above, AVX-512 F, BW, VL, DQ, VNNI; zmm state */
-};
+/* The levels' needs, ascending as in dispatch.c. */
+typedef enum el_cpu {
+    EL_CPU_AVX2,        /* AVX2, FMA, F16C; ymm state */
+    EL_CPU_AVX_VNNI,    /* the same and AVX-VNNI */
+    EL_CPU_AVX512,      /* AVX2's and AVX-512 F, BW, VL, DQ; zmm state */
+    EL_CPU_AVX512_VNNI, /* the same and AVX-512 VNNI */
+    EL_N_CPU
+} el_cpu;
 
-/* The features of this machine. Where one is missing and `why` is not NULL, why[0] (AVX2) and why[1] (AVX-512) name the first
- * thing that is missing, "" otherwise. */
-uint32_t el_cpu_features(const char *why[2]);
+/* What an x86 processor says of itself: CPUID's registers by leaf, and extended control register 0, which says what the
+ * system saves (0 where it cannot be asked). Zeros for leaves that are not there. */
+typedef struct el_cpuid {
+    uint32_t ecx1, ebx7, ecx7, eax7_1, xcr0;
+} el_cpuid;
+
+/* The first thing that such a machine lacks for a level, "" if nothing. A feature counts only when the system saves the
+ * registers it needs. */
+const char *el_cpu_lacks(const el_cpuid *id, el_cpu level);
+
+/* The same for this machine. */
+const char *el_this_cpu_lacks(el_cpu level);
+
+/* What the level's files were compiled for (kernels/isa/<level>_matmul.c). */
+extern const el_cpu el_avx2_cpu, el_avx_vnni_cpu, el_avx512_cpu, el_avx512_vnni_cpu;
 
 #endif

@@ -77,6 +77,74 @@ static void dequant_q5_1(const void *row, int32_t k, float *y) {
     }
 }
 
+static void dequant_iq4_nl(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_q4_0 block;
+        int8_t w[32];
+        el_load_block(&block, row, b);
+        el_values32(block.qs, EL_IQ4_VALUES, w);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 32; i++) y[i] = d * (float)w[i];
+    }
+}
+
+static void dequant_mxfp4(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 32; b++, y += 32) {
+        el_block_mxfp4 block;
+        int8_t w[32];
+        el_load_block(&block, row, b);
+        el_values32(block.qs, EL_MXFP4_VALUES, w);
+        float d = el_float(el_e8m0_half(block.e));
+        for (int i = 0; i < 32; i++) y[i] = d * (float)w[i];
+    }
+}
+
+static void dequant_nvfp4(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 64; b++, y += 64) {
+        el_block_nvfp4 block;
+        uint8_t u[64];
+        el_load_block(&block, row, b);
+        el_nibbles64(block.qs, u);
+        for (int i = 0; i < 64; i++) y[i] = el_e4m3_half(block.e[i / 16]) * (float)EL_MXFP4_VALUES[u[i]];
+    }
+}
+
+static void dequant_iq4_xs(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++) {
+        el_block_iq4_xs block;
+        el_load_block(&block, row, b);
+        float d = el_f16_to_f32(block.d);
+        for (int j = 0; j < 8; j++, y += 32) {
+            int8_t w[32];
+            el_values32(block.qs + 16 * j, EL_IQ4_VALUES, w);
+            float ds = d * (float)el_iq4_xs_scale(&block, j);
+            for (int i = 0; i < 32; i++) y[i] = ds * (float)w[i];
+        }
+    }
+}
+
+static void dequant_tq1_0(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_tq1_0 block;
+        uint8_t u[256];
+        el_load_block(&block, row, b);
+        el_unpack_tq1_0(&block, u);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 256; i++) y[i] = d * (float)(u[i] - 1);
+    }
+}
+
+static void dequant_tq2_0(const void *row, int32_t k, float *y) {
+    for (int32_t b = 0; b < k / 256; b++, y += 256) {
+        el_block_tq2_0 block;
+        uint8_t u[256];
+        el_load_block(&block, row, b);
+        el_crumbs256(block.qs, u);
+        float d = el_f16_to_f32(block.d);
+        for (int i = 0; i < 256; i++) y[i] = d * (float)(u[i] - 1);
+    }
+}
+
 /* Scales: low nibble scale, high minimum, one byte per 16 weights. */
 static void dequant_q2_k(const void *row, int32_t k, float *y) {
     for (int32_t b = 0; b < k / 256; b++, y += 256) {
@@ -156,6 +224,12 @@ void el_dequant_kernels(el_kernels *table) {
     table->dequant[EL_Q4_1] = dequant_q4_1;
     table->dequant[EL_Q5_0] = dequant_q5_0;
     table->dequant[EL_Q5_1] = dequant_q5_1;
+    table->dequant[EL_IQ4_NL] = dequant_iq4_nl;
+    table->dequant[EL_MXFP4] = dequant_mxfp4;
+    table->dequant[EL_NVFP4] = dequant_nvfp4;
+    table->dequant[EL_IQ4_XS] = dequant_iq4_xs;
+    table->dequant[EL_TQ1_0] = dequant_tq1_0;
+    table->dequant[EL_TQ2_0] = dequant_tq2_0;
     table->dequant[EL_Q2_K] = dequant_q2_k;
     table->dequant[EL_Q3_K] = dequant_q3_k;
     table->dequant[EL_Q4_K] = dequant_q4_k;

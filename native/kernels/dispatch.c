@@ -10,13 +10,16 @@ static int32_t scalar_available(const char **why) {
     return 1;
 }
 
+/* What a level needs is said by its files: compiled to other instructions, for tests, they need another processor. */
+#define AVAILABLE(level)                                         \
+    static int32_t level##_available(const char **why) {         \
+        const char *lacks = el_this_cpu_lacks(el_##level##_cpu); \
+        if (why) *why = lacks;                                   \
+        return *lacks == '\0';                                   \
+    }
+
 #if EDGELLM_LEVEL_AVX2
-static int32_t avx2_available(const char **why) {
-    const char *missing[2];
-    uint32_t features = el_cpu_features(missing);
-    if (why) *why = missing[0];
-    return (features & EL_CPU_AVX2) != 0;
-}
+AVAILABLE(avx2)
 
 static void avx2_override(el_kernels *table) {
     el_avx2_matmul_kernels(table);
@@ -24,23 +27,21 @@ static void avx2_override(el_kernels *table) {
 }
 #endif
 
-#if EDGELLM_LEVEL_AVX512_VNNI
-static int32_t avx512_vnni_available(const char **why) {
-    const char *missing[2];
-    uint32_t features = el_cpu_features(missing);
-#if EDGELLM_EMULATE_AVX512 /* the files were compiled to AVX2 instructions, for tests */
-    if (why) *why = missing[0];
-    return (features & EL_CPU_AVX2) != 0;
-#else
-    if (why) *why = missing[1];
-    return (features & EL_CPU_AVX512_VNNI) != 0;
+#if EDGELLM_LEVEL_AVX_VNNI
+AVAILABLE(avx_vnni)
 #endif
-}
 
-static void avx512_vnni_override(el_kernels *table) {
-    el_avx512_vnni_matmul_kernels(table);
-    el_avx512_vnni_vector_kernels(table);
+#if EDGELLM_LEVEL_AVX512
+AVAILABLE(avx512)
+
+static void avx512_override(el_kernels *table) {
+    el_avx512_matmul_kernels(table);
+    el_avx512_vector_kernels(table);
 }
+#endif
+
+#if EDGELLM_LEVEL_AVX512_VNNI
+AVAILABLE(avx512_vnni)
 #endif
 
 const el_level EL_LEVELS[] = {
@@ -48,8 +49,14 @@ const el_level EL_LEVELS[] = {
 #if EDGELLM_LEVEL_AVX2
     {"avx2", avx2_available, avx2_override},
 #endif
+#if EDGELLM_LEVEL_AVX_VNNI
+    {"avx_vnni", avx_vnni_available, el_avx_vnni_matmul_kernels},
+#endif
+#if EDGELLM_LEVEL_AVX512
+    {"avx512", avx512_available, avx512_override},
+#endif
 #if EDGELLM_LEVEL_AVX512_VNNI
-    {"avx512_vnni", avx512_vnni_available, avx512_vnni_override},
+    {"avx512_vnni", avx512_vnni_available, el_avx512_vnni_matmul_kernels},
 #endif
 };
 const int32_t EL_N_LEVELS = (int32_t)(sizeof EL_LEVELS / sizeof *EL_LEVELS);
@@ -80,7 +87,10 @@ int32_t el_kernels_select(const char *level, el_kernels *table, const char **why
     }
     if (why) *why = reason;
     if (chosen < 0) return EL_E_UNSUPPORTED;
-    for (int32_t i = 0; i <= chosen; i++) EL_LEVELS[i].override(table);
+    for (int32_t i = 0; i <= chosen;
+         i++) { /* a level that the machine lacks may lie below: AVX-VNNI below AVX-512 */
+        if (EL_LEVELS[i].available(NULL)) EL_LEVELS[i].override(table);
+    }
     table->level = EL_LEVELS[chosen].name;
     return EL_OK;
 }

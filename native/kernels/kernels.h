@@ -58,6 +58,11 @@ static inline const int16_t *el_a256_sum32(const void *row, int32_t k) {
  *   Q5_0     32   as Q4_0, then 64 bytes: bit s of byte 4*row + k%4 is
  *                 the fifth bit of step s                                320 B   f16 d[16]                       32 B
  *   Q5_1     32   as Q5_0                                                320 B   f16 d[16], f16 m[16]            64 B
+ *   IQ4_NL   32   as Q4_0                                                256 B   f16 d[16]                       32 B
+ *   MXFP4    32   as Q4_0                                                256 B   u8 e[16]                        16 B
+ *   NVFP4    64   for each 32-block 4 rows of 64 as in Q4_0              512 B   u8 e[4][16] ([16-block][row])  64 B
+ *   IQ4_XS  256   for each 32-block 4 rows of 64 as in Q4_0             2048 B   i8 sc[8][16] ([32-block][row]),
+ *                                                                                f16 d[16]                       160 B
  *   Q4_K    256   8 groups (32-blocks pairs): for c = 0..3: 8 rows of 64,
  *                 row t: low = step t of 32-block 2c, high = of 2c+1     2048 B  u8 sc[8][16], u8 mn[4][16][2],
  *                                                                                f16 d[16], f16 dmin[16]         320 B
@@ -68,6 +73,7 @@ static inline const int16_t *el_a256_sum32(const void *row, int32_t k) {
  *                 row u = step 4u+i                                      1024 B  u8 scmn[16][16] ([16-block][row],
  *                                                                                low nibble scale, high minimum),
  *                                                                                f16 d[16], f16 dmin[16]         320 B
+ *   TQ1_0, TQ2_0  256  as Q2_K, scales and minima 1, dmin = d          1024 B                                   320 B
  *   Q3_K    256   for each 32-block: 2 rows as in Q2_K, the low 2 bits,
  *                 then 64 bytes of third bits as the fifth of Q5_0       1536 B  as Q6_K                         288 B
  *   Q6_K    256   for each 32-block b: 4 rows of 64, low nibble = low
@@ -108,9 +114,13 @@ typedef void el_pack_fn(const void *rows, size_t row_stride, int32_t n_rows, int
  *   Q4_0  as Q8_0, sum (u - 8) q (u unsigned)
  *   Q5_0  as Q8_0, sum (u - 16) q
  *   Q4_1, Q5_1  as Q8_0, sum u q; then acc = fma(m, s, acc), s of A16
+ *   IQ4_NL, MXFP4  as Q8_0, sum v q, v the value that the nibble stands for; MXFP4's d = 2^(e - 128) exactly
+ *   NVFP4  acc = fma((f32)i, e * dx, acc) for each 16 in ascending order, i = sum v q, e half the value of the scale
+ *   IQ4_XS  acc = fma((f32)S, d * dx, acc)                     S = sum_j sc[j] * sum v q over 32-block j
  *   Q4_K, Q5_K  acc = fma((f32)S, d * dx, acc); acc = fma((f32)M, -(dmin * dx), acc)
  *         S = sum_j sc[j] * sum u q over 32-block j, M = sum_j mn[j] * sum32[j]
  *   Q2_K  as Q4_K with 16-blocks j and sum16
+ *   TQ1_0, TQ2_0  as Q2_K: S = sum u q, M = sum q
  *   Q6_K  acc = fma((f32)S, d * dx, acc)                       S = sum_j sc[j] * sum (u - 32) q over 16-block j
  *   Q3_K  as Q6_K, sum (u - 4) q
  *   F16, BF16, F32  chain over k: acc = fma(w, x, acc), w converted exactly
@@ -122,7 +132,7 @@ static inline size_t el_mm_scratch_bytes(int32_t k) { return (size_t)k * 64 + 65
 /* Quantise one float row (any alignment) into an activation row. Returns 1 if a value was not finite, else 0. */
 typedef int32_t el_quantize_fn(const float *x, int32_t k, void *row);
 
-/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; Q4_0 d*(u-8); Q5_0 d*(u-16); Q4_1, Q5_1
+/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; IQ4_NL, MXFP4 d*v; NVFP4 e*v; IQ4_XS (d*sc)*v; TQ1_0, TQ2_0 d*(u-1); Q4_0 d*(u-8); Q5_0 d*(u-16); Q4_1, Q5_1
  * fma(d, u, m); Q2_K, Q4_K, Q5_K fma(d*sc, u, -(dmin*mn)); Q3_K (d*sc)*(u-4); Q6_K (d*sc)*(u-32). Scalar at every level. */
 typedef void el_dequant_fn(const void *row, int32_t k, float *y);
 
@@ -273,7 +283,9 @@ int32_t el_kernels_select(const char *level, el_kernels *table, const char **why
 void el_scalar_kernels(el_kernels *table);             /* scalar*.c: fills everything */
 void el_avx2_matmul_kernels(el_kernels *table);        /* isa/avx2_matmul*.c: pack, mm, quantize */
 void el_avx2_vector_kernels(el_kernels *table);        /* isa/avx2_vector.c: attention, rows, selection */
-void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c */
-void el_avx512_vnni_vector_kernels(el_kernels *table); /* isa/avx512_vnni_vector.c */
+void el_avx_vnni_matmul_kernels(el_kernels *table);    /* isa/avx_vnni_matmul*.c: mm */
+void el_avx512_matmul_kernels(el_kernels *table);      /* isa/avx512_matmul*.c: mm */
+void el_avx512_vector_kernels(el_kernels *table);      /* isa/avx512_vector.c */
+void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c: mm */
 
 #endif

@@ -34,6 +34,17 @@ typedef struct el_block_q5_1 {
     uint8_t qh[4], qs[16];
 } el_block_q5_1;
 
+/* Nibbles that are indices of EL_MXFP4_VALUES; e: the scale is 2^(e - 128), see el_e8m0_half. IQ4_NL is Q4_0 with
+ * EL_IQ4_VALUES. */
+typedef struct el_block_mxfp4 {
+    uint8_t e, qs[16];
+} el_block_mxfp4;
+
+/* 64 weights in groups of 16, each with a scale e (el_e4m3_half) and 8 bytes of MXFP4's nibbles: low ones first. */
+typedef struct el_block_nvfp4 {
+    uint8_t e[4], qs[32];
+} el_block_nvfp4;
+
 /* 256 weights ("k-quants"), each 16 or 32 weights with a small integer scale of their own. */
 typedef struct el_block_q2_k {
     uint8_t scales[16], qs[64];
@@ -57,6 +68,22 @@ typedef struct el_block_q6_k {
     uint16_t d;
 } el_block_q6_k;
 
+/* Nibbles of each 32 weights as in IQ4_NL. */
+typedef struct el_block_iq4_xs {
+    uint16_t d, scales_h;
+    uint8_t scales_l[4], qs[128];
+} el_block_iq4_xs;
+
+/* Ternary: weights -1, 0, 1, stored with 1 added. TQ1_0: five to a byte (four in qh), TQ2_0: two bits each, as in Q2_K. */
+typedef struct el_block_tq1_0 {
+    uint8_t qs[48], qh[4];
+    uint16_t d;
+} el_block_tq1_0;
+typedef struct el_block_tq2_0 {
+    uint8_t qs[64];
+    uint16_t d;
+} el_block_tq2_0;
+
 static_assert(sizeof(el_block_q8_0) == 34, "Q8_0");
 static_assert(sizeof(el_block_q4_0) == 18, "Q4_0");
 static_assert(sizeof(el_block_q4_1) == 20, "Q4_1");
@@ -67,6 +94,17 @@ static_assert(sizeof(el_block_q3_k) == 110, "Q3_K");
 static_assert(sizeof(el_block_q4_k) == 144, "Q4_K");
 static_assert(sizeof(el_block_q5_k) == 176, "Q5_K");
 static_assert(sizeof(el_block_q6_k) == 210, "Q6_K");
+static_assert(sizeof(el_block_mxfp4) == 17, "MXFP4");
+static_assert(sizeof(el_block_nvfp4) == 36, "NVFP4");
+static_assert(sizeof(el_block_iq4_xs) == 136, "IQ4_XS");
+static_assert(sizeof(el_block_tq1_0) == 54, "TQ1_0");
+static_assert(sizeof(el_block_tq2_0) == 66, "TQ2_0");
+
+/* What the nibbles of IQ4_NL and IQ4_XS mean, and those of MXFP4: twice the values of E2M1 (sign, 2 bits of exponent, 1 of
+ * mantissa). */
+static const int8_t EL_IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                         1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t EL_MXFP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* Block i of a row of blocks, whatever the row's alignment: `block` is a pointer to the wanted struct. */
 #define el_load_block(block, row, i) \
@@ -95,6 +133,40 @@ static inline void el_fifth_bits32(const uint8_t qh[4], uint8_t u[32]) {
     for (int j = 0; j < 32; j++) u[j] |= (uint8_t)(((qh[j / 8] >> (j % 8)) & 1) << 4);
 }
 
+/* Values in place of nibbles. */
+static inline void el_values32(const uint8_t qs[16], const int8_t values[16], int8_t w[32]) {
+    for (int j = 0; j < 16; j++) {
+        w[j] = values[qs[j] & 15];
+        w[j + 16] = values[qs[j] >> 4];
+    }
+}
+
+/* The bits of 2^(e - 128) as a float, for MXFP4; the first two are subnormal. Half the value of E8M0, whose quants are
+ * doubled. */
+static inline uint32_t el_e8m0_half(uint8_t e) {
+    return e < 2 ? (uint32_t)0x00200000 << e : (uint32_t)(e - 1) << 23;
+}
+
+/* Half of an unsigned float of 4 bits of exponent (bias 7) and 3 of mantissa, times 2^10: an integer. 0x7f is 0; bit 7 is
+ * ignored elsewhere. */
+static inline int32_t el_e4m3_half_1024(uint8_t e) {
+    int exponent = (e >> 3) & 15, mantissa = e & 7;
+    if (e == 0x7f) return 0;
+    return exponent ? (8 + mantissa) << (exponent - 1) : mantissa;
+}
+static inline float el_e4m3_half(uint8_t e) { return (float)el_e4m3_half_1024(e) * (1.0f / 1024.0f); }
+
+/* The 64 nibbles of NVFP4 in order. */
+static inline void el_nibbles64(const uint8_t qs[32], uint8_t u[64]) {
+    for (int i = 0; i < 64; i++) u[i] = (qs[8 * (i / 16) + i % 8] >> (i / 8 % 2 * 4)) & 15;
+}
+
+/* Scale j (0..7) of IQ4_XS: four low bits in scales_l, two high bits in scales_h; stored with 32 added. */
+static inline int8_t el_iq4_xs_scale(const el_block_iq4_xs *b, int j) {
+    int low = (b->scales_l[j / 2] >> (4 * (j % 2))) & 15, high = (b->scales_h >> (2 * j)) & 3;
+    return (int8_t)((low | (high << 4)) - 32);
+}
+
 static inline void el_unpack_q4_k(const el_block_q4_k *b, uint8_t u[256]) {
     for (int j = 0; j < 4; j++) {
         for (int l = 0; l < 32; l++) {
@@ -114,6 +186,23 @@ static inline void el_unpack_q5_k(const el_block_q5_k *b, uint8_t u[256]) {
 /* Two bits of Q2_K and Q3_K: within each half of 128, those at 2j of byte l belong to weight 32 j + l. */
 static inline void el_crumbs256(const uint8_t qs[64], uint8_t u[256]) {
     for (int i = 0; i < 256; i++) u[i] = (qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3;
+}
+
+/* A byte is a fraction of 256 in base 3: digit n (from 0) is the integer part of 3 times what is left after n digits. The
+ * digits n of m bytes are m consecutive weights; m is 32, then 16 (qs), then 4 (qh). */
+static inline void el_unpack_tq1_0(const el_block_tq1_0 *b, uint8_t u[256]) {
+    static const int8_t RUNS[3][3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}}; /* first byte, bytes, digits */
+    uint8_t bytes[52];
+    memcpy(bytes, b->qs, 48);
+    memcpy(bytes + 48, b->qh, 4);
+    for (int run = 0; run < 3; run++) {
+        for (int n = 0; n < RUNS[run][2]; n++) {
+            for (int i = RUNS[run][0]; i < RUNS[run][0] + RUNS[run][1]; i++) {
+                *u++ = (uint8_t)((bytes[i] * 3) >> 8);
+                bytes[i] = (uint8_t)(bytes[i] * 3);
+            }
+        }
+    }
 }
 
 /* The third bit of weight i is bit i / 32 of hmask[i % 32]. */

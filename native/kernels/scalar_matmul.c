@@ -3,6 +3,7 @@
  * exact integer arithmetic; `acc` holds the one float chain of each (row, column).
  */
 #include "fp.h"
+#include "qblocks.h"
 #include "scalar.h"
 
 enum { ROWS = EL_TILE_ROWS, COLUMNS = 64, FLOAT_COLUMNS = 8 };
@@ -108,7 +109,29 @@ static void unpack_q5_1(const uint8_t *quants, int16_t w[ROWS][32]) {
     by_rows(lines, w);
 }
 
+/* The values that nibbles stand for. */
+static void unpack_values(const int8_t values[16], const uint8_t *quants, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants, lines);
+    for (int s = 0; s < 8; s++) {
+        for (int i = 0; i < 64; i++) lines[s][i] = values[lines[s][i]];
+    }
+    by_rows(lines, w);
+}
+
+static void unpack_iq4_nl(const uint8_t *quants, int16_t w[ROWS][32]) {
+    unpack_values(EL_IQ4_VALUES, quants, w);
+}
+
+static void unpack_mxfp4(const uint8_t *quants, int16_t w[ROWS][32]) {
+    unpack_values(EL_MXFP4_VALUES, quants, w);
+}
+
 /* The k-quants: 32-block j of a block. */
+static void unpack_iq4_xs(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    unpack_values(EL_IQ4_VALUES, quants + 256 * j, w);
+}
+
 static void unpack_q2_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
     int8_t lines[8][64];
     crumbs(quants + 128 * j, lines);
@@ -181,7 +204,9 @@ static void mm_32(int32_t qtype, void (*unpack)(const uint8_t *, int16_t (*)[32]
             int16_t w[ROWS][32], q[32];
             float d[ROWS], m[ROWS] = {0};
             unpack(quants_of(panel, t, b), w);
-            for (int r = 0; r < ROWS; r++) d[r] = half_at(extras, r);
+            for (int r = 0; r < ROWS; r++) {
+                d[r] = qtype == EL_MXFP4 ? el_float(el_e8m0_half(extras[r])) : half_at(extras, r);
+            }
             for (int r = 0; r < ROWS && with_min; r++) m[r] = half_at(extras, ROWS + r);
             for (int32_t c = 0; c < width; c++) {
                 const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
@@ -195,6 +220,38 @@ static void mm_32(int32_t qtype, void (*unpack)(const uint8_t *, int16_t (*)[32]
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
+}
+
+/* A scale per 16 weights, one fma each. */
+static void mm_scales_of_a16(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                             float *const *y, size_t y_off) {
+    const el_tile *t = el_tile_of(EL_NVFP4);
+    for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
+        int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
+        float acc[COLUMNS][ROWS] = {{0}};
+        for (int32_t b = 0; b < k / 32; b++) {
+            const uint8_t *e = extras_of(panel, t, k, b / 2) + 32 * (b % 2);
+            int16_t w[ROWS][32], q[32];
+            unpack_mxfp4(quants_of(panel, t, b / 2) + 256 * (b % 2), w);
+            for (int32_t c = 0; c < width; c++) {
+                const float *dx = el_a16_d(x[c0 + c], k) + 2 * (size_t)b;
+                widen((const int8_t *)x[c0 + c] + 32 * (size_t)b, q);
+                for (int r = 0; r < ROWS; r++) {
+                    for (int j = 0; j < 2; j++) {
+                        float i = (float)dot16(w[r] + 16 * j, q + 16 * j);
+                        acc[c][r] = el_fma(i, el_e4m3_half(e[16 * j + r]) * dx[j], acc[c][r]);
+                    }
+                }
+            }
+        }
+        write_out(acc, n_rows, width, y + c0, y_off);
+    }
+}
+
+static void mm_nvfp4(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
+                     float *const *y, size_t y_off, void *scratch) {
+    (void)scratch;
+    mm_scales_of_a16(panel, k, n_rows, x, n, y, y_off);
 }
 
 /* ---- k-quants: activations A256, integer scales inside a block of 256 --------------------------------------------- */
@@ -214,10 +271,10 @@ static void add_block(const uint8_t *halves, const void *const *x, int32_t width
     }
 }
 
-/* Q4_K and Q5_K: scales and minima per 32. */
+/* Q4_K and Q5_K: scales and minima per 32; IQ4_XS: signed scales. */
 static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, int16_t (*)[32]),
-                            const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
-                            float *const *y, size_t y_off) {
+                            int with_min, const void *panel, int32_t k, int32_t n_rows, const void *const *x,
+                            int32_t n, float *const *y, size_t y_off) {
     const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
@@ -233,12 +290,13 @@ static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, 
                     int32_t sum = el_a256_sum32(row, k)[8 * b + j];
                     widen((const int8_t *)row + 256 * (size_t)b + 32 * j, q);
                     for (int r = 0; r < ROWS; r++) {
-                        S[c][r] += scales[16 * j + r] * dot32(w[r], q);
-                        M[c][r] += minima[32 * (j / 2) + 2 * r + j % 2] * sum;
+                        int32_t scale = with_min ? scales[16 * j + r] : (int8_t)scales[16 * j + r];
+                        S[c][r] += scale * dot32(w[r], q);
+                        if (with_min) M[c][r] += minima[32 * (j / 2) + 2 * r + j % 2] * sum;
                     }
                 }
             }
-            add_block(scales + 256, x + c0, width, k, b, S, M, acc);
+            add_block(with_min ? scales + 256 : minima, x + c0, width, k, b, S, with_min ? M : NULL, acc);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
@@ -290,8 +348,11 @@ MM(q5_0, mm_32, EL_Q5_0, unpack_q5_0, 0)
 MM(q5_1, mm_32, EL_Q5_1, unpack_q5_1, 1)
 MM(q2_k, mm_scales_of_16, EL_Q2_K, unpack_q2_k, 1)
 MM(q3_k, mm_scales_of_16, EL_Q3_K, unpack_q3_k, 0)
-MM(q4_k, mm_scales_of_32, EL_Q4_K, unpack_q4_k)
-MM(q5_k, mm_scales_of_32, EL_Q5_K, unpack_q5_k)
+MM(q4_k, mm_scales_of_32, EL_Q4_K, unpack_q4_k, 1)
+MM(q5_k, mm_scales_of_32, EL_Q5_K, unpack_q5_k, 1)
+MM(iq4_nl, mm_32, EL_IQ4_NL, unpack_iq4_nl, 0)
+MM(mxfp4, mm_32, EL_MXFP4, unpack_mxfp4, 0)
+MM(iq4_xs, mm_scales_of_32, EL_IQ4_XS, unpack_iq4_xs, 0)
 MM(q6_k, mm_scales_of_16, EL_Q6_K, unpack_q6_k, 0)
 
 /* ---- float weights: a chain over k -------------------------------------------------------------------------------- */
@@ -399,10 +460,15 @@ void el_scalar_matmul_kernels(el_kernels *table) {
     table->mm[EL_Q5_0] = mm_q5_0;
     table->mm[EL_Q5_1] = mm_q5_1;
     table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
     table->mm[EL_Q3_K] = mm_q3_k;
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ4_NL] = mm_iq4_nl;
+    table->mm[EL_MXFP4] = mm_mxfp4;
+    table->mm[EL_NVFP4] = mm_nvfp4;
+    table->mm[EL_IQ4_XS] = mm_iq4_xs;
     table->mm[EL_F16] = mm_f16;
     table->mm[EL_BF16] = mm_bf16;
     table->mm[EL_F32] = mm_f32;

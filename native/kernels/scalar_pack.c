@@ -125,6 +125,58 @@ static void pack_q5_1(const void *rows, size_t row_stride, int32_t n_rows, int32
     }
 }
 
+static void pack_mxfp4(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_MXFP4);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 32; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_mxfp4 block;
+            uint8_t u[32];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles32(block.qs, u);
+            put_nibbles(out.quants, r, u);
+            out.extras[r] = block.e;
+        }
+    }
+}
+
+static void pack_nvfp4(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_NVFP4);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 64; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_nvfp4 block;
+            uint8_t u[64];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_nibbles64(block.qs, u);
+            put_nibbles(out.quants, r, u);
+            put_nibbles(out.quants + 256, r, u + 32);
+            for (int j = 0; j < 4; j++) out.extras[16 * j + r] = block.e[j];
+        }
+    }
+}
+
+static void pack_iq4_xs(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_IQ4_XS);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        streams out = block_of(panel, t, k, b);
+        for (int r = 0; r < n_rows; r++) {
+            el_block_iq4_xs block;
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            for (int j = 0; j < 8; j++) {
+                uint8_t u[32];
+                el_nibbles32(block.qs + 16 * j, u);
+                put_nibbles(out.quants + 256 * j, r, u);
+                out.extras[16 * j + r] = (uint8_t)el_iq4_xs_scale(&block, j);
+            }
+            put_u16(out.extras + 128, r, block.d);
+        }
+    }
+}
+
 /* Q4_K and Q5_K: the low nibbles of 32-blocks 2c (low halves of 8 lines) and 2c + 1 (high halves). */
 static void put_pair(uint8_t *lines, int row, const uint8_t *u) {
     for (int i = 0; i < 32; i++) lines[at(row, i)] = (uint8_t)((u[i] & 15) | ((u[32 + i] & 15) << 4));
@@ -195,6 +247,42 @@ static void pack_q2_k(const void *rows, size_t row_stride, int32_t n_rows, int32
     }
 }
 
+/* One block of one row of a ternary type, as one of Q2_K. */
+static void put_ternary(streams out, int row, const uint8_t u[256], uint16_t d) {
+    for (int j = 0; j < 8; j++) put_crumbs(out.quants + 128 * j, row, u + 32 * j, 0);
+    for (int j = 0; j < 16; j++) out.extras[16 * j + row] = 0x11;
+    put_u16(out.extras + 256, row, d);
+    put_u16(out.extras + 256, ROWS + row, d);
+}
+
+static void pack_tq1_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_TQ1_0);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        for (int r = 0; r < n_rows; r++) {
+            el_block_tq1_0 block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_unpack_tq1_0(&block, u);
+            put_ternary(block_of(panel, t, k, b), r, u, block.d);
+        }
+    }
+}
+
+static void pack_tq2_0(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    const el_tile *t = el_tile_of(EL_TQ2_0);
+    memset(panel, 0, el_panel_bytes(t, k));
+    for (int32_t b = 0; b < k / 256; b++) {
+        for (int r = 0; r < n_rows; r++) {
+            el_block_tq2_0 block;
+            uint8_t u[256];
+            el_load_block(&block, (const char *)rows + (size_t)r * row_stride, b);
+            el_crumbs256(block.qs, u);
+            put_ternary(block_of(panel, t, k, b), r, u, block.d);
+        }
+    }
+}
+
 static void pack_q3_k(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
     const el_tile *t = el_tile_of(EL_Q3_K);
     memset(panel, 0, el_panel_bytes(t, k));
@@ -261,6 +349,12 @@ void el_scalar_pack_kernels(el_kernels *table) {
     table->pack[EL_Q4_1] = pack_q4_1;
     table->pack[EL_Q5_0] = pack_q5_0;
     table->pack[EL_Q5_1] = pack_q5_1;
+    table->pack[EL_IQ4_NL] = pack_q4_0; /* the same bytes */
+    table->pack[EL_MXFP4] = pack_mxfp4;
+    table->pack[EL_NVFP4] = pack_nvfp4;
+    table->pack[EL_IQ4_XS] = pack_iq4_xs;
+    table->pack[EL_TQ1_0] = pack_tq1_0;
+    table->pack[EL_TQ2_0] = pack_tq2_0;
     table->pack[EL_Q2_K] = pack_q2_k;
     table->pack[EL_Q3_K] = pack_q3_k;
     table->pack[EL_Q4_K] = pack_q4_k;

@@ -154,14 +154,14 @@ def llama() -> Image:
 def llama_linear() -> Image:
     shapes = outer(32, tied=True) | attention(0, 32, 8, 4, 4) | ffn(0, 32, 32) | {"rope_freqs.weight": (4,)}
     keys = common(32, 32, 4, 4, 1) | {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
-    found = image("llama", pieces(), keys, shapes, (QType.F32, QType.F16, QType.Q8_0))
+    found = image("llama", pieces(), keys, shapes, (QType.F32, QType.F16, QType.Q8_0, QType.IQ4_NL, QType.MXFP4))
     found.tensors[-1].data = struct.pack("<4f", 1.0, 1.5, 2.0, 8.0)
     return found
 
 
 def k_quants() -> Image:
     shapes = outer(256, tied=True) | attention(0, 256, 128, 2, 1) | ffn(0, 256, 256)
-    types = (QType.Q6_K, QType.Q4_K, QType.Q5_K, QType.Q3_K, QType.Q2_K)
+    types = (QType.Q6_K, QType.Q4_K, QType.Q5_K, QType.Q3_K, QType.Q2_K, QType.IQ4_XS, QType.TQ1_0)
     return image("llama", byte_level(), common(256, 256, 2, 1, 1), shapes, types)
 
 
@@ -180,7 +180,7 @@ def gemma3() -> Image:
         "rope.freq_base": 1e6,
         "final_logit_softcapping": 30.0,
     }
-    return image("gemma3", pieces(), keys, shapes, (QType.Q8_0, QType.Q5_0, QType.Q4_1))
+    return image("gemma3", pieces(), keys, shapes, (QType.Q8_0, QType.Q5_0, QType.Q4_1, QType.NVFP4))
 
 
 def qwen3moe() -> Image:

@@ -119,7 +119,8 @@ NO_MODEL: list[tuple[str, Callable[[], Image], Damage, type[ModelError], str]] =
     ("block_count negative", llama, put("llama.block_count", -1, I32), UnsupportedModel, "'llama.block_count' is -1"),
     ("block_count too many", llama, put("llama.block_count", 2), UnsupportedModel, "tensor 'blk.1."),
     ("block_count too few", gemma3, put("gemma3.block_count", 1), UnsupportedModel, "tensor 'blk.1."),
-    ("no heads", llama, put("llama.attention.head_count", 0), UnsupportedModel, "key_length 0"),
+    ("no heads", llama, put("llama.attention.head_count", 0), UnsupportedModel, "attention.head_count' is 0"),
+    ("heads unsaid", llama, drop("llama.attention.head_count"), UnsupportedModel, "attention.head_count' is missing"),
     ("more heads than dims", llama, put("llama.attention.head_count", 65), UnsupportedModel, "heads of no size"),
     ("heads do not divide", llama, put("llama.attention.head_count_kv", 3), UnsupportedModel, "head_count_kv' is 3"),
     (

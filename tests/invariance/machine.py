@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,16 @@ from numpy.typing import NDArray
 from parity.driver import Pages, Timeline, batch
 
 from edgellm.backends.base import BackendConfig
-from edgellm.backends.native import NativeBackend
+from edgellm.backends.native import NativeBackend, tilefile
+from edgellm.backends.native.lower import lower
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.spec import load_plan
 
 
 @dataclass(frozen=True)
 class Setup:
-    """threads; prefill chunk; weights mode; other sequences beside; ISA level (None = best); FTZ set by others."""
+    """threads; prefill chunk; weights mode ("cache": a tile cache of the test's own); other sequences beside; ISA level
+    (None = best); FTZ set by others."""
 
     threads: int = 2
     chunk: int = 32
@@ -35,6 +39,7 @@ def logits(
     """float32 [T, V]: teacher forced in chunks, beside `others` different texts that take part in every step."""
     with GGUFFile(path) as file:
         plan = load_plan(file)[0]
+        weights = f"cache:{tile_cache(path)}" if setup.weights == "cache" else setup.weights
         n = 1 + setup.others
         chunk = min(setup.chunk, len(tokens))
         pages = n * (-(-len(tokens) // 32) + 1)
@@ -46,7 +51,7 @@ def logits(
             n_pages=(pages,) * len(plan.caches),
             k_type=k_type,
             v_type=v_type or k_type,
-            weights=setup.weights,
+            weights=weights,
             isa=setup.isa,
             n_threads=setup.threads,
         )
@@ -67,6 +72,21 @@ def logits(
             return np.concatenate(out)
         finally:
             executable.close()
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="edgellm-tiles-")
+
+
+@cache
+def tile_cache(path: Path) -> Path:
+    """A tile cache of a model, which goes with this process."""
+    target = Path(_folder().name) / f"{path.parent.name}-{path.name}.tiles"
+    with GGUFFile(path) as file:
+        plan = load_plan(file)[0]
+        tilefile.write(target, file, tilefile.lay_out(file, plan, lower(plan, lambda t: file.tensors[t].qtype)))
+    return target
 
 
 def flush_to_zero_in_this_process(folder: Path) -> bool:

@@ -28,7 +28,7 @@ LEVELS = [name for name, usable, _ in _native.isa_levels() if usable] if _native
 AXES: dict[str, list[object]] = {
     "threads": [1, 4],
     "chunk": [1, 7, 300],
-    "weights": ["mmap"],
+    "weights": ["mmap", "cache"],
     "others": [7],
     "isa": list(LEVELS),
 }
@@ -38,7 +38,9 @@ ALONE = [Setup(**{axis: value}) for axis, values in AXES.items() for value in va
 def _combinations() -> list[Setup]:
     rng = random.Random(20)
     return [
-        Setup(rng.choice([1, 2, 4]), rng.choice([7, 32, 300]), rng.choice(["mmap", "tiles"]), rng.choice([0, 7]))
+        Setup(
+            rng.choice([1, 2, 4]), rng.choice([7, 32, 300]), rng.choice(["mmap", "tiles", "cache"]), rng.choice([0, 7])
+        )
         for _ in range(8)
     ]
 

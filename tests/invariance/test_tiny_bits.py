@@ -51,9 +51,11 @@ SETUPS = [
     Setup(chunk=7),
     Setup(chunk=96),
     Setup(weights="mmap"),
+    Setup(weights="cache"),
     Setup(others=5),
     *(Setup(isa=level) for level in LEVELS if level != BEST),
     Setup(threads=4, chunk=7, weights="mmap", others=3),
+    Setup(threads=1, chunk=7, weights="cache", others=3),
 ]
 
 

@@ -1,7 +1,9 @@
-"""Every kernel of every ISA level equals scalar bit for bit: runs native/tests/kernel_check.c in three ways.
+"""Every kernel of every ISA level equals scalar bit for bit: runs native/tests/kernel_check.c in four ways.
 
-As built for this machine; with the AVX-512 kernels compiled through SIMDe (`kernel_check_emulated`), so that they are
-tested where no AVX-512 is; and under qemu-user as an old processor without AVX, where nothing but scalar may run.
+As built for this machine; with the AVX-512 and AVX-VNNI kernels compiled to AVX2 instructions
+(`kernel_check_emulated`), so that they are tested everywhere; with level avx_vnni in AVX-512's encoding
+(`kernel_check_evex`), for processors that have only that one; and under qemu-user as an old processor without AVX,
+where nothing but scalar may run.
 `make test` builds the programs in build/release; alone, this file builds what is missing or old in build/kernels.
 """
 
@@ -109,14 +111,26 @@ def test_every_level_of_this_machine_equals_scalar(native: Path, repository: Pat
 
 
 @pytest.mark.slow
-def test_avx512_equals_scalar_in_emulation(emulated: Path, repository: Path) -> None:
+def test_levels_equal_scalar_in_emulation(emulated: Path, repository: Path) -> None:
     available = levels(emulated)
     if not available["avx2"]:
-        pytest.skip("the emulated AVX-512 kernels are made of AVX2 instructions, which this machine lacks")
-    assert available["avx512_vnni"]
+        pytest.skip("the emulated kernels are made of AVX2 instructions, which this machine lacks")
+    assert all(available.values())
+    names = names_in_source(repository)[0]
     output = check(emulated, "--digest", "--level", "avx512_vnni")
-    assert passed(output) == {"avx512_vnni": names_in_source(repository)[0]}
+    assert passed(output) == {"avx512_vnni": names}
     assert digests(output) == {"avx512_vnni": DIGEST}
+    for level in ("avx_vnni", "avx512"):  # the rest of their kernels is that of avx2 and of avx512_vnni
+        output = check(emulated, "--level", level, "--kernel", "mm.")
+        assert passed(output) == {level: {n for n in names if n.startswith("mm.")}}
+
+
+@pytest.mark.slow
+def test_avx_vnni_equals_scalar_in_the_other_encoding(native: Path, repository: Path) -> None:
+    if platform.machine() != "x86_64" or not levels(native)["avx512_vnni"]:
+        pytest.skip("needs a processor with AVX-512 VNNI; where there is none the emulation tests the same body")
+    output = check(program_of(repository, "kernel_check_evex"), "--level", "avx_vnni", "--kernel", "mm.")
+    assert passed(output) == {"avx_vnni": {n for n in names_in_source(repository)[0] if n.startswith("mm.")}}
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ ALIKE = 1e-10
 
 def dims(qtype: QType) -> tuple[int, int, int, int]:
     """Width, feed-forward width, heads, key-value heads; the vocabulary's rows are no multiple of 16."""
-    return {1: (88, 150, 2, 1), 32: (576, 640, 9, 3), 256: (256, 512, 4, 2)}[qtype.block]
+    return {1: (88, 150, 2, 1), 32: (576, 640, 9, 3), 64: (576, 640, 9, 3), 256: (256, 512, 4, 2)}[qtype.block]
 
 
 @pytest.fixture(scope="session")

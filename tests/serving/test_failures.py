@@ -193,12 +193,7 @@ def test_later_errors_do_not_pile_up_on_the_first(open_llm: OpenLLM) -> None:
 
 
 def test_logits_larger_than_memory_are_refused_before_work(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
-    class Memory:
-        available = 100_000
-
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory)
+    monkeypatch.setattr("edgellm.core.memory.available", lambda: 100_000)
     with pytest.raises(CapacityError, match=r"200 rows of 273 logits need 0\.2 MB.*91 rows"):
         llm.logits([1] * 200)
     assert llm.logits([1] * 200, rows="last").shape == (1, N_VOCAB)

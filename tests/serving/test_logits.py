@@ -52,14 +52,18 @@ def test_rows_before_the_end_need_no_later_tokens(llm: LLM) -> None:
     ("tokens", "rows", "error", "words"),
     [
         ([1, 2], "first", RequestError, 'must be None, "last" or a slice'),
-        ([1, 2], 1, TypeError, "rows"),
+        ([1, 2], 1, RequestError, "rows must be"),
+        ([1, 2], slice("a", None), RequestError, "rows must be a slice of whole numbers"),
+        ([1, 2], slice(None, None, 0), RequestError, "rows must be a slice of whole numbers"),
         ([1, 2], slice(0, 2, 2), RequestError, "step 1"),
         ([1, 2], slice(1, 1), RequestError, "non-empty slice"),
         ([1, 2], slice(5, 9), RequestError, "non-empty slice"),
         ([], None, RequestError, "no tokens"),
-        ("text", None, TypeError, "token ids"),
-        ([1, 2.5], None, TypeError, "token ids"),
-        (5, None, TypeError, "token ids"),
+        ("text", None, RequestError, "tokens must be a list of token ids, found str"),
+        ([1, 2.5], None, RequestError, "tokens must be a list of token ids, found 2.5 at place 1"),
+        (5, None, RequestError, "tokens must be a list of token ids, found int"),
+        (np.array(5), None, RequestError, "tokens must be a list of token ids, found one number"),
+        (np.ones((2, 2), np.int32), None, RequestError, "tokens must be a list of token ids, found array"),
         ([N_VOCAB], None, RequestError, "outside the vocabulary"),
         ([1] * 257, None, ContextOverflow, r"257 tokens\) exceeds .* \(256 tokens\)"),
         ([1] * 257, slice(0, 5), ContextOverflow, r"257 tokens"),
@@ -69,6 +73,62 @@ def test_what_is_refused(llm: LLM, tokens: Any, rows: Any, error: type[Exception
     with pytest.raises(error, match=words):
         llm.logits(tokens, rows)
     assert llm._loaded.engine.stats.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ("ab", "ids must be a list of token ids, found str"),
+        (None, "ids must be a list of token ids, found NoneType"),
+        (5, "ids must be a list of token ids, found int"),
+        ({1: 2}, "ids must be a list of token ids, found dict"),
+        ([1, "a"], "ids must be a list of token ids, found 'a' at place 1"),
+        ([[1]], r"ids must be a list of token ids, found \[1\] at place 0"),
+        ([True], "ids must be a list of token ids, found True at place 0"),
+        ([1.0], "ids must be a list of token ids, found 1.0 at place 0"),
+        ([N_VOCAB], "outside the vocabulary"),
+    ],
+)
+def test_what_detokenize_refuses(llm: LLM, ids: Any, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        llm.detokenize(ids)
+
+
+class Whole:
+    """A whole number of another library."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+def test_any_library_s_whole_numbers_are_numbers(open_llm: OpenLLM) -> None:
+    counts: Any = {"n_ctx": Whole(64), "n_threads": np.int64(2), "max_seqs": np.uint8(4), "n_batch": np.array(32)}
+    llm = open_llm(**counts)
+    assert llm.info.n_ctx == 64
+    ids: Any = [Whole(72), np.int32(105), 1]
+    plain = [72, 105, 1]
+    text = llm.detokenize(plain)
+    assert llm.detokenize(ids) == llm.detokenize(tuple(ids)) == llm.detokenize(np.array(plain)) == text
+    assert np.array_equal(llm.logits(ids), llm.logits(plain))
+    assert np.array_equal(llm.logits(np.array(plain)), llm.logits(plain))
+    options: Any = {
+        "max_tokens": Whole(2),
+        "seed": np.uint64(7),
+        "stop_token_ids": [Whole(3)],
+        "logit_bias": {Whole(5): 1},
+    }
+    many = llm.generate(ids, n=Whole(2), temperature=1, **options)
+    assert [c.text for c in many.choices] == [
+        c.text
+        for c in llm.generate(
+            plain, n=2, temperature=1, max_tokens=2, seed=7, stop_token_ids=(3,), logit_bias={5: 1}
+        ).choices
+    ]
+    assert many.seed == 7
+    assert type(many.seed) is int
 
 
 def test_logits_beside_generating_requests(open_llm: OpenLLM) -> None:

@@ -8,12 +8,15 @@ import numpy as np
 
 from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel, usable_level
 from edgellm.backends.base import BackendConfig, BackendInfo
+from edgellm.backends.native.cached import find, obtain
 from edgellm.backends.native.lower import Program, lower
+from edgellm.backends.native.tilefile import Tiles
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
 from edgellm.core.types import F32, Batch, Pick, RunOutput, StepOutput
 from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.reader import GGUFFile
+from edgellm.gguf.values import Bytes
 from edgellm.models.plan import Plan
 from edgellm.models.rope import RopeCache
 from edgellm.models.tables import Weight
@@ -33,7 +36,12 @@ class NativeBackend:
     ) -> NativeExecutable:
         """Lower the plan, hand the file's weights to the core, start its threads."""
         program = lower(plan, lambda tensor: file.tensors[tensor].qtype)
-        executable = NativeExecutable(plan, file, config, program)
+        tiles = None
+        if config.weights.startswith("cache"):
+            tiles = obtain(file, plan, program, config.weights, progress, config.n_threads or 0)
+        elif config.cached:
+            tiles = find(file, plan, program)
+        executable = NativeExecutable(plan, file, config, program, tiles)
         if progress is not None:
             progress(1.0)
         return executable
@@ -42,8 +50,11 @@ class NativeBackend:
 class NativeExecutable:
     """A native engine with its rope tables. Used by one thread at a time."""
 
-    def __init__(self, plan: Plan, file: GGUFFile, config: BackendConfig, program: Program) -> None:
-        tiles = config.weights == "tiles"
+    def __init__(
+        self, plan: Plan, file: GGUFFile, config: BackendConfig, program: Program, cache: Tiles | None = None
+    ) -> None:
+        repack = program.packed if config.weights == "tiles" and cache is None else set()
+        ready = {} if cache is None else cache.arrays
         vectors = [_vector(file, plan.weights[w]) for w in program.vectors]
         self._ropes = [
             RopeCache(t, config.n_ctx, None if t.factors is None else _vector(file, plan.weights[t.factors]))
@@ -52,7 +63,10 @@ class NativeExecutable:
         model = NativeModel(
             ops=program.ops,
             buffers=[BufferSpec(b.width, "TR".index(b.axis), ("f32", "i32").index(b.dtype)) for b in program.buffers],
-            matrices=[_matrix(file, plan.weights[w], pack=tiles and w in program.packed) for w in program.matrices],
+            matrices=[
+                _matrix(file, plan.weights[w], pack=w in repack, tiles=ready.get(i))
+                for i, w in enumerate(program.matrices)
+            ],
             vectors=vectors,
             ropes=[(r.cos, r.sin) for r in self._ropes],
             cache_layers=_cache_layers(plan),
@@ -75,15 +89,12 @@ class NativeExecutable:
                 isa=usable_level(config.isa or env.ISA.get()),
             ),
         )
-        if tiles:
-            for w in program.packed:
-                file.drop_pages(plan.weights[w].tensor)
         chosen = self._engine.info
         self.info = BackendInfo(
             "native",
             chosen.isa,
             chosen.n_threads,
-            config.weights,
+            config.weights if cache is None else "cache",
             _bytes_per_step(file, plan, program),
             chosen.scratch_bytes,
         )
@@ -131,21 +142,23 @@ def _vector(file: GGUFFile, weight: Weight) -> F32:
     return np.ascontiguousarray(dequantize(file.read(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
 
 
-def _matrix(file: GGUFFile, weight: Weight, *, pack: bool) -> Matrix:
-    """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes."""
+def _matrix(file: GGUFFile, weight: Weight, *, pack: bool, tiles: Bytes | None) -> Matrix:
+    """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes; tiles: those of the same rows."""
     info = file.tensors[weight.tensor]
     n_rows, n_cols = weight.shape[-2], weight.shape[-1]
     n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))
     data = file.data(weight.tensor)
+    fd, offset = file.source(weight.tensor)
     row_bytes = info.qtype.n_bytes(n_cols)
     if n_stack == 1:
+        offset += weight.row0 * row_bytes
         data = data[weight.row0 * row_bytes : (weight.row0 + n_rows) * row_bytes]
     elif n_stack * n_rows * row_bytes != len(data):
         raise UnsupportedModel(
             f"{weight.tensor}: the native backend takes whole expert stacks in this release, found rows "
             f'{weight.row0} to {weight.row0 + n_rows} of each: open the model with backend="reference"'
         )
-    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack)
+    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack, (fd, offset), tiles)
 
 
 def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:

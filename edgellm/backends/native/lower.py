@@ -7,14 +7,14 @@ matrices and float32 vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass, field
 from edgellm.gguf.qtypes import QType
 from edgellm.models import ops
 from edgellm.models.ops import Experts, Op, Part, View
@@ -46,11 +46,17 @@ ACT_FORMATS = {
     QType.Q5_0: A16,
     QType.Q5_1: A16,
     QType.Q8_0: A16,
+    QType.IQ4_NL: A16,
+    QType.MXFP4: A16,
+    QType.NVFP4: A16,
     QType.Q2_K: A256,
     QType.Q3_K: A256,
     QType.Q4_K: A256,
     QType.Q5_K: A256,
     QType.Q6_K: A256,
+    QType.IQ4_XS: A256,
+    QType.TQ1_0: A256,
+    QType.TQ2_0: A256,
     QType.F16: FLOAT,
     QType.BF16: FLOAT,
     QType.F32: FLOAT,
@@ -94,16 +100,19 @@ def lower(plan: Plan, qtype: Callable[[str], QType]) -> Program:
             )
         handler(s, op)
     records = np.zeros(len(s.records), OP_DTYPE)
-    for r, (code, views, weights, ints, floats) in zip(records, s.records, strict=True):
-        r["code"] = code
-        r["v"][:] = -1
-        r["w"][:] = -1
-        for j, view in enumerate(views):
-            r["v"][j] = view
-        r["w"][: len(weights)] = weights
-        r["i"][: len(ints)] = ints
-        r["f"][: len(floats)] = floats
+    if s.records:
+        codes, views, weights, ints, floats = zip(*s.records, strict=True)
+        records["code"] = codes
+        records["v"] = _rows(views, 4, (-1, -1, -1))
+        records["w"] = _rows(weights, 8, -1)
+        records["i"] = _rows(ints, 7, 0)
+        records["f"] = _rows(floats, 4, 0.0)
     return Program(records, s.buffers, list(s.matrix_ids), s.packed, list(s.vector_ids), 2)
+
+
+def _rows(lists: Iterable[list[Any]], width: int, filler: object) -> list[list[Any]]:
+    """The lists, filled up to one width."""
+    return [[*values, *[filler] * (width - len(values))] for values in lists]
 
 
 def _emit(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from edgellm.backends.reference import arith
 from edgellm.backends.reference.memory import Caches, Weights
+from edgellm.core.record import dataclass
 from edgellm.core.types import F32, I32, Batch
 from edgellm.models import ops as o
 from edgellm.models.plan import Plan

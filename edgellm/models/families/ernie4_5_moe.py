@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from edgellm.core.record import replace
 from edgellm.models.blocks import Moe, RopeSpec, embed, head
 from edgellm.models.build import Builder
 from edgellm.models.dims import read_dims

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from edgellm.core.record import replace
 from edgellm.models.blocks import Attn, RopeSpec, attend, embed, head, mlp, post_norm, pre_norm, project
 from edgellm.models.build import Builder
 from edgellm.models.dims import read_dims, rsqrt32, sqrt32, windowed

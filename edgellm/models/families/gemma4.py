@@ -6,9 +6,8 @@ earlier ones; an extra embedding per layer is mixed in (E2B, E4B); a factor ends
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass
 from edgellm.models import ops as o
 from edgellm.models.blocks import Moe, RopeSpec, embed, experts, head, mlp, post_norm, pre_norm, project, qkv, rms_norm
 from edgellm.models.build import Builder

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from edgellm.core.errors import UnsupportedModel
+from edgellm.core.record import dataclass, replace
 from edgellm.models import ops as o
 from edgellm.models.blocks import Moe, RopeSpec, attend, embed, head, mlp, moe, pre_norm, project
 from edgellm.models.build import Builder

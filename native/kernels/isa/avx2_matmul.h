@@ -1,4 +1,4 @@
-/* What the AVX2 matmul files share: columns, sums, the driver of mm, transposes for pack.
+/* What the matmul files of levels avx2 and avx_vnni share: columns, sums, the driver of mm, transposes for pack.
  *
  * How mm works. A tile call multiplies up to 4 columns by all 16 rows over some consecutive blocks of the panel, and
  * continues the float chains it finds in `acc`. There are three forms, from few columns to many:
@@ -11,16 +11,23 @@
  *
  * packed and expanded prefetch the next panel, evenly spread over their work.
  *
- * Weights are the unsigned operand of vpmaddubsw, activations (one broadcast dword = 4 k) the signed one. The products
- * of several steps are added as int16, as many as provably fit; offsets (u - 16, u - 32) leave through the activation
- * sums.
+ * Weights are the unsigned operand, activations (one broadcast dword = 4 k) the signed one; offsets (u - 16, u - 32) leave
+ * through the activation sums. Level avx2 multiplies with vpmaddubsw, whose int16 saturate: the products of several steps
+ * are added as int16, as many as provably fit. Level avx_vnni (EL_DPBUSD 1) includes the same bodies and multiplies with
+ * vpdpbusd: its sums are exact in int32 from the start.
  */
 #ifndef EL_AVX2_MATMUL_H
 #define EL_AVX2_MATMUL_H
 
+#ifndef EL_DPBUSD
+#define EL_DPBUSD 0
+#endif
+
+#define EL_MATMUL 1
 #include "simd_x86.h"
 
 #include "../kernels.h"
+#include "../qblocks.h"
 
 #include <string.h>
 
@@ -74,6 +81,15 @@ EL_INLINE void el_store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, 
 /* 8 halves at p. */
 EL_INLINE __m256 el_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
+/* el_e8m0_half of 8 bytes. */
+EL_INLINE __m256 el_e8m0_half_8(__m128i bytes) {
+    const __m256i e = _mm256_cvtepu8_epi32(bytes), two = _mm256_set1_epi32(2);
+    const __m256i normal =
+        _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23); /* <= 0 below two */
+    const __m256i low = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), _mm256_min_epi32(e, two));
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, low));
+}
+
 EL_INLINE void el_prefetch(const void *p, int32_t bytes, int32_t distance) {
     const char *c = (const char *)p + distance;
     for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
@@ -99,12 +115,26 @@ EL_INLINE __m256i *el_sums_store(__m256i *to, const el_sums sum, const int nc) {
     return to;
 }
 
-/* Add one step as int16: unsigned weights of 16 rows times 4 activations of column c. */
+/* Add one step, as int32 (EL_DPBUSD) or int16: unsigned weights of 8 rows times 4 activations. */
+EL_INLINE __m256i el_dot4(__m256i sum, __m256i w, __m256i q) {
+#if EL_DPBUSD
+    return el_dpbusd_256(sum, w, q);
+#else
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, q));
+#endif
+}
+
+/* The same for 16 rows and column c. */
 EL_INLINE void el_sums_add(el_sums sum, const int c, __m256i w0, __m256i w1, __m256i q) {
-    sum[c][0] = _mm256_add_epi16(sum[c][0], _mm256_maddubs_epi16(w0, q));
-    sum[c][1] = _mm256_add_epi16(sum[c][1], _mm256_maddubs_epi16(w1, q));
+    sum[c][0] = el_dot4(sum[c][0], w0, q);
+    sum[c][1] = el_dot4(sum[c][1], w1, q);
     EL_PIN(sum[c][0]);
     EL_PIN(sum[c][1]);
+}
+
+/* Sums of el_dot4 times the scales of their rows, as int32. sc: an int32 (EL_DPBUSD) or twice an int16 in every dword. */
+EL_INLINE __m256i el_sums_scaled(__m256i sum, __m256i sc) {
+    return EL_DPBUSD ? _mm256_mullo_epi32(sum, sc) : _mm256_madd_epi16(sum, sc);
 }
 
 EL_INLINE __m256i el_low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
@@ -366,6 +396,8 @@ EL_INLINE __m256i el_high_words(__m256i a, __m256i b) {
 }
 
 /* Fill the table's entries of one family. */
+void el_avx_vnni_matmul_legacy(el_kernels *table);
+void el_avx_vnni_matmul_kquants(el_kernels *table);
 void el_avx2_matmul_legacy(el_kernels *table);
 void el_avx2_matmul_kquants(el_kernels *table);
 void el_avx2_matmul_kquants_pack(el_kernels *table);

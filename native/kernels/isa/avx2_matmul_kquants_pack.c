@@ -227,10 +227,29 @@ static void pack_q6_k(const void *rows, size_t row_stride, int32_t n_rows, int32
     el_pack_end(panel, (size_t)k / 256 * 3360);
 }
 
+/* IQ4_XS in the file: f16 d, u16 scales_h, u8 scales_l[4], u8 qs[128]. */
+static void pack_iq4_xs(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    el_pack_rows r;
+    el_pack_begin(&r, rows, row_stride, n_rows, sizeof(el_block_iq4_xs));
+    uint8_t *quants = panel, *extras = quants + (size_t)k / 256 * 2048;
+    for (int32_t b = 0; b < k / 256; b++, quants += 2048, extras += 160, el_pack_next(&r)) {
+        for (int j = 0; j < 8; j++) el_transpose_store(&r, 8 + 16 * (size_t)j, quants + 256 * j);
+        for (int i = 0; i < EL_TILE_ROWS; i++) {
+            el_block_iq4_xs block;
+            memcpy(&block, r.p[i], 8);
+            for (int j = 0; j < 8; j++)
+                extras[16 * j + i] = i < n_rows ? (uint8_t)el_iq4_xs_scale(&block, j) : 0;
+        }
+        el_store(extras + 128, el_low_words(el_gather_8(&r, 0, 0), el_gather_8(&r, 8, 0)));
+    }
+    el_pack_end(panel, (size_t)k / 256 * 2208);
+}
+
 void el_avx2_matmul_kquants_pack(el_kernels *table) {
     table->pack[EL_Q2_K] = pack_q2_k;
     table->pack[EL_Q3_K] = pack_q3_k;
     table->pack[EL_Q4_K] = pack_q4_k;
     table->pack[EL_Q5_K] = pack_q5_k;
     table->pack[EL_Q6_K] = pack_q6_k;
+    table->pack[EL_IQ4_XS] = pack_iq4_xs;
 }

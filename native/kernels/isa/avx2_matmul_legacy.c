@@ -1,227 +1,7 @@
-/* AVX2 matmul of the 32-block types: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1. Formats and formulas: kernels.h.
- *
- * One body serves them all; `type` is a constant wherever it is inlined. Per 16 weights (a "part" of a block: steps 0..3
- * or 4..7, in the packed nibbles the low or the high ones):
- *
- *   Q8_0  |w| <= 128 is vpmaddubsw's unsigned operand, the activation takes w's sign. 2 * 128 * 127 fits into int16,
- *         for one step: the sums are int32.
- *   Q4_x  4 * 2 * 15 * 127 = 15,240: the 4 steps are added as int16, two sums a row.
- *   Q5_x  4 * 2 * 31 * 127 = 31,496: likewise.
- *
- * The offsets of Q4_0 (8) and Q5_0 (16) leave through the activation sum.
- */
+/* AVX2 matmul of the 32-block types: mm is avx2_matmul_legacy.inl, pack is here. */
 #include "avx2_matmul.h"
 
-/* What distinguishes the types. */
-EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
-EL_INLINE int has_fifth(const int type) { return type == EL_Q5_0 || type == EL_Q5_1; }
-EL_INLINE int32_t quant_bytes(const int type) { return type == EL_Q8_0 ? 512 : has_fifth(type) ? 320 : 256; }
-EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 64 : 32; }
-
-/* Step i of a part, half h of the rows, of a packed block. Q8_0: signed; the others unsigned. */
-EL_INLINE __m256i packed_weights(const int type, const uint8_t *quants, const int part, const int i,
-                                 const int h) {
-    if (type == EL_Q8_0) return el_load(quants + 64 * (4 * part + i) + 32 * h);
-    const __m256i v = el_load(quants + 64 * i + 32 * h), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
-    if (!has_fifth(type)) return w;
-    return _mm256_or_si256(w, el_bit(el_load(quants + 256 + 32 * h), 4 * part + i, 4));
-}
-
-/* Add step i of a part of block b. */
-EL_INLINE void add_step(const int type, const int packed, const uint8_t *quants, const el_column *col,
-                        int32_t b, const int part, const int i, el_sums sum, const int nc) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i w[2], u[2];
-    EL_UNROLL
-    for (int h = 0; h < 2; h++) {
-        w[h] = packed ? packed_weights(type, quants, part, i, h)
-                      : el_load(quants + 64 * (4 * part + i) + 32 * h);
-        u[h] = type == EL_Q8_0 ? _mm256_abs_epi8(w[h]) : w[h];
-    }
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) {
-        const __m256i q = el_broadcast4(col[c].q + 32 * b + 16 * part + 4 * i);
-        if (type == EL_Q8_0) {
-            EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                const __m256i p = _mm256_maddubs_epi16(u[h], _mm256_sign_epi8(q, w[h]));
-                sum[c][h] = _mm256_add_epi32(sum[c][h], _mm256_madd_epi16(p, ones));
-                EL_PIN(sum[c][h]);
-            }
-        } else {
-            el_sums_add(sum, c, u[0], u[1], q);
-        }
-    }
-}
-
-/* What a part's int32 sums have too much. */
-EL_INLINE __m256i offset(const int type, const int32_t *sum) {
-    if (type == EL_Q4_0) return _mm256_slli_epi32(_mm256_set1_epi32(*sum), 3);
-    return type == EL_Q5_0 ? _mm256_slli_epi32(_mm256_set1_epi32(*sum), 4) : _mm256_setzero_si256();
-}
-
-/* (f32)i of a part's sums, i = sum w q of 8 rows. */
-EL_INLINE __m256 whole(const int type, __m256i sum, __m256i off) {
-    if (type != EL_Q8_0) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    if (type == EL_Q4_0 || type == EL_Q5_0) sum = _mm256_sub_epi32(sum, off);
-    return _mm256_cvtepi32_ps(sum);
-}
-
-EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
-    EL_UNROLL
-    for (int c = 0; c < nc; c++) col[c] = el_column_a16(t->x[c], t->k, t->block0);
-}
-
-EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
-    const int32_t single = type == EL_Q8_0 ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE;
-    const int32_t distance = nc == 1 ? single : EL_PREFETCH_TWO;
-    const int32_t n_blocks = t->n_blocks;
-    const uint8_t *quants = t->quants, *extras = t->extras;
-    __m256i *sums = t->sums;
-    el_column col[EL_GROUP];
-    columns(t, col, nc);
-    for (int32_t b = 0; b < n_blocks; b++, quants += quant_bytes(type)) {
-        el_prefetch(quants, quant_bytes(type), distance);
-        el_sums sum[2];
-        el_sums_clear(sum[0], nc);
-        el_sums_clear(sum[1], nc);
-        EL_UNROLL
-        for (int i = 0; i < 4; i++) { /* both parts of a row of nibbles */
-            add_step(type, 1, quants, col, b, 0, i, sum[0], nc);
-            add_step(type, 1, quants, col, b, 1, i, sum[1], nc);
-        }
-        sums = el_sums_store(sums, sum[0], nc);
-        sums = el_sums_store(sums, sum[1], nc);
-    }
-    sums = t->sums;
-    el_chains acc;
-    el_chains_load(acc, t->acc, nc);
-    for (int32_t b = 0; b < n_blocks; b++, extras += extra_bytes(type), sums += 4 * nc) {
-        if (has_min(type) || b % 2 == 0) el_prefetch(extras, 64, distance);
-        const __m256 d[2] = {el_load_f16(extras), el_load_f16(extras + 16)};
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            const __m256 dx0 = _mm256_broadcast_ss(col[c].d + 2 * b),
-                         dx1 = _mm256_broadcast_ss(col[c].d + 2 * b + 1);
-            const __m256i off0 = offset(type, col[c].sum + 2 * b),
-                          off1 = offset(type, col[c].sum + 2 * b + 1);
-            EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                const __m256 first = _mm256_mul_ps(whole(type, sums[2 * c + h], off0), dx0);
-                const __m256 both = _mm256_fmadd_ps(whole(type, sums[2 * nc + 2 * c + h], off1), dx1, first);
-                acc[c][h] = _mm256_fmadd_ps(both, d[h], acc[c][h]);
-                if (has_min(type)) {
-                    const __m256 m = el_load_f16(extras + 32 + 16 * h);
-                    acc[c][h] = _mm256_fmadd_ps(m, _mm256_broadcast_ss(col[c].s + b), acc[c][h]);
-                }
-            }
-        }
-    }
-    el_chains_store(acc, t->acc, nc);
-}
-
-/* Row i (16 floats) of a block's extras, half h of the 16 rows. */
-EL_INLINE __m256 extra(const uint8_t *extras, const int i, const int h, const int packed) {
-    return packed ? el_load_f16(extras + 32 * i + 16 * h)
-                  : _mm256_load_ps((const float *)(extras + 64 * i + 32 * h));
-}
-
-EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const int packed) {
-    const int32_t n_blocks = t->n_blocks, lines = t->lines;
-    const uint8_t *quants = t->quants, *extras = t->extras;
-    const char *ahead = t->ahead;
-    float *acc = t->acc;
-    el_column col[EL_GROUP];
-    columns(t, col, nc);
-    for (int32_t b = 0; b < n_blocks; b++) {
-        ahead = el_prefetch_ahead(ahead, lines);
-        __m256 v[EL_GROUP][2], d[2], m[2];
-        EL_UNROLL
-        for (int part = 0; part < 2; part++) {
-            el_sums sum;
-            el_sums_clear(sum, nc);
-            EL_UNROLL
-            for (int i = 0; i < 4; i++) add_step(type, packed, quants, col, b, part, i, sum, nc);
-            EL_UNROLL
-            for (int c = 0; c < nc; c++) {
-                const __m256 dx = _mm256_broadcast_ss(col[c].d + 2 * b + part);
-                const __m256i off = offset(type, col[c].sum + 2 * b + part);
-                EL_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    const __m256 f = whole(type, sum[c][h], off);
-                    v[c][h] = part ? _mm256_fmadd_ps(f, dx, v[c][h]) : _mm256_mul_ps(f, dx);
-                }
-            }
-        }
-        EL_UNROLL
-        for (int h = 0; h < 2; h++) {
-            d[h] = extra(extras, 0, h, packed);
-            EL_PIN(d[h]);
-            if (has_min(type)) {
-                m[h] = extra(extras, 1, h, packed);
-                EL_PIN(m[h]);
-            }
-        }
-        EL_UNROLL
-        for (int c = 0; c < nc; c++) {
-            const __m256 sx = _mm256_broadcast_ss(col[c].s + b);
-            EL_UNROLL
-            for (int h = 0; h < 2; h++) {
-                float *a = acc + 16 * c + 8 * h;
-                v[c][h] = _mm256_fmadd_ps(v[c][h], d[h], _mm256_load_ps(a));
-                if (has_min(type)) v[c][h] = _mm256_fmadd_ps(m[h], sx, v[c][h]);
-                _mm256_store_ps(a, v[c][h]);
-            }
-        }
-        quants += packed ? quant_bytes(type) : 512;
-        extras += extra_bytes(type) * (packed ? 1 : 2);
-        EL_FENCE();
-    }
-}
-
-/* Expand n_blocks blocks; Q8_0 is read where it lies. */
-EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,
-                      uint8_t *to_quants, uint8_t *to_extras) {
-    for (int32_t b = 0; b < n_blocks && type != EL_Q8_0; b++, quants += quant_bytes(type), to_quants += 512) {
-        el_prefetch(quants, quant_bytes(type), EL_PREFETCH_FAR);
-        EL_UNROLL
-        for (int s = 0; s < 8; s++) {
-            el_store(to_quants + 64 * s, packed_weights(type, quants, s / 4, s % 4, 0));
-            el_store(to_quants + 64 * s + 32, packed_weights(type, quants, s / 4, s % 4, 1));
-        }
-    }
-    for (int32_t i = 0; i < n_blocks * extra_bytes(type) / 16; i++) {
-        _mm256_store_ps((float *)(to_extras + 32 * i), el_load_f16(extras + 16 * i));
-    }
-}
-
-/* ---- entries ---------------------------------------------------------------------------------------------------- */
-#define LEGACY_TYPE(name, type, quant, extra, to_quant, to_extra, columns_packed)                  \
-    EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { streamed(t, nc, type); } \
-    EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { tile(t, nc, type, 1); }    \
-    EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { tile(t, nc, type, 0); }  \
-    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,      \
-                              uint8_t *to_quants, uint8_t *to_extras) {                            \
-        expand(type, quants, extras, n_blocks, to_quants, to_extras);                              \
-    }                                                                                              \
-    EL_TILE_FUNCTIONS(name)                                                                        \
-    static const el_mm_type name##_type = {.block = 32,                                            \
-                                           .quant_bytes = quant,                                   \
-                                           .extra_bytes = extra,                                   \
-                                           .sums = 2,                                              \
-                                           .packed_columns = columns_packed,                       \
-                                           .chunk = 64,                                            \
-                                           .expanded_quants = to_quant,                            \
-                                           .expanded_extras = to_extra,                            \
-                                           .expand = name##_expand,                                \
-                                           EL_TILE_TABLES(name)};                                  \
-    EL_MM_FUNCTION(mm_##name, name##_type)
-
-LEGACY_TYPE(q8_0, EL_Q8_0, 512, 32, 0, 64, 4)
-LEGACY_TYPE(q4_0, EL_Q4_0, 256, 32, 512, 64, 12)
-LEGACY_TYPE(q4_1, EL_Q4_1, 256, 64, 512, 128, 12)
-LEGACY_TYPE(q5_0, EL_Q5_0, 320, 32, 512, 64, 8)
-LEGACY_TYPE(q5_1, EL_Q5_1, 320, 64, 512, 128, 8)
+#include "avx2_matmul_legacy.inl"
 
 /* ---- pack -------------------------------------------------------------------------------------------------------
  * File blocks: f16 d; f16 m where there are minima; u32 of fifth bits in Q5_0 and Q5_1; i8 q[32] in Q8_0, u8 qs[16] in the
@@ -286,15 +66,25 @@ PACK_NIBBLES(q4_1, EL_Q4_1)
 PACK_NIBBLES(q5_0, EL_Q5_0)
 PACK_NIBBLES(q5_1, EL_Q5_1)
 
+/* u8 e, u8 qs[16]. */
+static void pack_mxfp4(const void *rows, size_t row_stride, int32_t n_rows, int32_t k, void *panel) {
+    el_pack_rows r;
+    el_pack_begin(&r, rows, row_stride, n_rows, 17);
+    uint8_t *quants = panel, *extras = quants + (size_t)k / 32 * 256;
+    for (int32_t b = 0; b < k / 32; b++, quants += 256, extras += 16, el_pack_next(&r)) {
+        el_transpose_store(&r, 1, quants);
+        for (int i = 0; i < EL_TILE_ROWS; i++) extras[i] = *r.p[i];
+    }
+    el_pack_end(panel, (size_t)k / 32 * 272);
+}
+
 void el_avx2_matmul_legacy(el_kernels *table) {
-    table->mm[EL_Q8_0] = mm_q8_0;
-    table->mm[EL_Q4_0] = mm_q4_0;
-    table->mm[EL_Q4_1] = mm_q4_1;
-    table->mm[EL_Q5_0] = mm_q5_0;
-    table->mm[EL_Q5_1] = mm_q5_1;
+    set_legacy(table);
     table->pack[EL_Q8_0] = pack_q8_0;
     table->pack[EL_Q4_0] = pack_q4_0;
     table->pack[EL_Q4_1] = pack_q4_1;
     table->pack[EL_Q5_0] = pack_q5_0;
     table->pack[EL_Q5_1] = pack_q5_1;
+    table->pack[EL_IQ4_NL] = pack_q4_0; /* the same bytes */
+    table->pack[EL_MXFP4] = pack_mxfp4;
 }

@@ -12,13 +12,16 @@ typedef struct layout {
 } layout;
 
 static const layout LAYOUTS[] = {
-    {EL_F32, "F32", 1, 4, -1, -1},        {EL_F16, "F16", 1, 2, -1, -1},
-    {EL_BF16, "BF16", 1, 2, -1, -1},      {EL_Q8_0, "Q8_0", 32, 34, 0, -1},
-    {EL_Q4_0, "Q4_0", 32, 18, 0, -1},     {EL_Q4_1, "Q4_1", 32, 20, 0, 2},
-    {EL_Q5_0, "Q5_0", 32, 22, 0, -1},     {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
-    {EL_Q2_K, "Q2_K", 256, 84, 80, 82},   {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
-    {EL_Q4_K, "Q4_K", 256, 144, 0, 2},    {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
-    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},
+    {EL_F32, "F32", 1, 4, -1, -1},          {EL_F16, "F16", 1, 2, -1, -1},
+    {EL_BF16, "BF16", 1, 2, -1, -1},        {EL_Q8_0, "Q8_0", 32, 34, 0, -1},
+    {EL_Q4_0, "Q4_0", 32, 18, 0, -1},       {EL_Q4_1, "Q4_1", 32, 20, 0, 2},
+    {EL_Q5_0, "Q5_0", 32, 22, 0, -1},       {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
+    {EL_Q2_K, "Q2_K", 256, 84, 80, 82},     {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
+    {EL_Q4_K, "Q4_K", 256, 144, 0, 2},      {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
+    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},   {EL_TQ1_0, "TQ1_0", 256, 54, 52, -1},
+    {EL_TQ2_0, "TQ2_0", 256, 66, 64, -1},   {EL_NVFP4, "NVFP4", 64, 36, -1, -1},
+    {EL_IQ4_NL, "IQ4_NL", 32, 18, 0, -1},   {EL_MXFP4, "MXFP4", 32, 17, -1, -1},
+    {EL_IQ4_XS, "IQ4_XS", 256, 136, 0, -1},
 };
 
 static const layout *layout_of(int32_t qtype) {
@@ -61,6 +64,18 @@ static uint8_t quant_byte(check *c, pattern p, int32_t qtype, int32_t i) {
     }
 }
 
+/* The scale of MXFP4: 2^(e - 128). */
+static uint8_t random_exponent(check *c, pattern p) {
+    switch (p) {
+    case P_ZERO: return 0;
+    case P_MAX: return 251; /* the last whose weights are finite */
+    case P_MIN: return 1;
+    case P_DENORMAL: return (uint8_t)random_below(c, 4);
+    case P_WILD: return (uint8_t)random_below(c, 252);
+    default: return (uint8_t)(116 + random_below(c, 12));
+    }
+}
+
 void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
     const layout *t = layout_of(qtype);
     if (qtype == EL_F32 || qtype == EL_BF16) { /* BF16: the upper half */
@@ -87,6 +102,7 @@ void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
         }
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
+        if (qtype == EL_MXFP4) block[0] = random_exponent(c, p);
     }
 }
 
@@ -96,6 +112,8 @@ void set_scales(int32_t qtype, int32_t k, uint8_t *row, uint16_t d, uint16_t m) 
         uint8_t *block = row + (size_t)b * (size_t)t->bytes;
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
+        if (qtype == EL_MXFP4) block[0] = d ? 128 : 0;         /* 2^0, or next to nothing */
+        if (qtype == EL_NVFP4) memset(block, d ? 0x40 : 0, 4); /* half of 2, or 0 */
     }
 }
 
@@ -134,14 +152,44 @@ static int32_t minimum_of_32(const uint8_t *s, int32_t j) {
     return j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) + 16 * (s[j] >> 6);
 }
 
+/* Nibbles as floats of 4 bits, doubled: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their negatives. */
+static int32_t e2m1_doubled(int32_t nibble) {
+    int32_t exponent = (nibble >> 1) & 3, mantissa = nibble & 1;
+    int32_t v = exponent ? (2 + mantissa) << (exponent - 1) : mantissa;
+    return nibble & 8 ? -v : v;
+}
+
+/* The 16 values of IQ4_NL and IQ4_XS. */
+static const int32_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 static parts parts_of_32(int32_t qtype, const uint8_t *p, int32_t i) {
     switch (qtype) {
     case EL_Q8_0: return (parts){half(p), 0, 1, (int8_t)p[2 + i], 0};
     case EL_Q4_0: return (parts){half(p), 0, 1, nibble(p + 2, i) - 8, 0};
+    case EL_IQ4_NL: return (parts){half(p), 0, 1, IQ4[nibble(p + 2, i)], 0};
+    case EL_MXFP4: return (parts){ldexp(1, p[0] - 128), 0, 1, e2m1_doubled(nibble(p + 1, i)), 0};
     case EL_Q4_1: return (parts){half(p), -half(p + 2), 1, nibble(p + 4, i), 1};
     case EL_Q5_0: return (parts){half(p), 0, 1, nibble(p + 6, i) + 16 * bit(p + 2, i) - 16, 0};
     default: return (parts){half(p), -half(p + 2), 1, nibble(p + 8, i) + 16 * bit(p + 4, i), 1}; /* Q5_1 */
     }
+}
+
+/* Digit n of a byte that is a fraction of 256 in base 3. */
+static int32_t trit(int32_t byte, int32_t n) {
+    static const int32_t powers[] = {1, 3, 9, 27, 81};
+    return (byte * powers[n] % 256) * 3 / 256;
+}
+
+/* A scale of NVFP4: an unsigned float of 4 + 3 bits, halved since the values are doubled. */
+static double e4m3_halved(int32_t e) {
+    int32_t exponent = (e >> 3) & 15, mantissa = e & 7;
+    if (e == 0x7f) return 0;
+    return (exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9)) / 2;
+}
+
+static parts parts_of_64(const uint8_t *p, int32_t i) { /* NVFP4 */
+    int32_t byte = p[4 + 8 * (i / 16) + i % 8];
+    return (parts){e4m3_halved(p[i / 16]), 0, 1, e2m1_doubled(i / 8 % 2 ? byte >> 4 : byte & 15), 0};
 }
 
 static parts parts_of_256(int32_t qtype, const uint8_t *p, int32_t i) {
@@ -157,6 +205,20 @@ static parts parts_of_256(int32_t qtype, const uint8_t *p, int32_t i) {
         int32_t low = g < 8 ? p[96 + g] & 15 : p[96 + g - 8] >> 4,
                 high = (p[104 + g % 4] >> (2 * (g / 4))) & 3;
         return (parts){half(p + 108), 0, low + 16 * high - 32, (p[l] >> j) & 1 ? u : u - 4, 0};
+    }
+    case EL_TQ1_0: {
+        int32_t byte = i < 160 ? p[i % 32] : i < 240 ? p[32 + i % 16] : p[48 + i % 4];
+        return (parts){half(p + 52), 0, 1,
+                       trit(byte, i < 160   ? i / 32
+                                  : i < 240 ? (i - 160) / 16
+                                            : (i - 240) / 4) -
+                           1,
+                       0};
+    }
+    case EL_TQ2_0: return (parts){half(p + 64), 0, 1, ((p[32 * half128 + l] >> (2 * quarter)) & 3) - 1, 0};
+    case EL_IQ4_XS: {
+        int32_t low = (p[4 + j / 2] >> (4 * (j % 2))) & 15, high = (p[2 + j / 4] >> (2 * (j % 4))) & 3;
+        return (parts){half(p), 0, low + 16 * high - 32, IQ4[nibble(p + 8 + 16 * j, l)], 0};
     }
     case EL_Q4_K: {
         int32_t byte = p[16 + 32 * (i / 64) + l], u = j & 1 ? byte >> 4 : byte & 15;
@@ -181,5 +243,6 @@ parts row_parts(int32_t qtype, const uint8_t *row, int32_t i) {
     if (qtype == EL_F32) return (parts){single(block), 0, 1, 1, 0};
     if (qtype == EL_F16) return (parts){half(block), 0, 1, 1, 0};
     if (qtype == EL_BF16) return (parts){brain_half(block), 0, 1, 1, 0};
+    if (qtype == EL_NVFP4) return parts_of_64(block, i % 64);
     return t->block == 32 ? parts_of_32(qtype, block, i % 32) : parts_of_256(qtype, block, i % 256);
 }

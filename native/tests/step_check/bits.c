@@ -63,8 +63,9 @@ void check_bits(void) {
         check_answer(first);
         static const struct {
             int32_t threads, pack, chunk, others;
-        } runs[] = {{1, 0, LENGTH, 0}, {2, 1, LENGTH, 0}, {4, 0, 96, 0},     {4, 1, 32, 3}, {2, 0, 7, 3},
-                    {2, 1, 1, 0},      {4, 0, 1, 2},      {3, 1, LENGTH, 3}, {1, 1, 13, 3}};
+        } runs[] = {{1, 0, LENGTH, 0}, {2, 1, LENGTH, 0}, {4, 0, 96, 0}, {4, 1, 32, 3},
+                    {2, 0, 7, 3},      {2, 1, 1, 0},      {4, 0, 1, 2},  {3, 1, LENGTH, 3},
+                    {1, 1, 13, 3},     {2, 2, LENGTH, 1}, {3, 2, 9, 3},  {1, 2, 64, 0}};
         int32_t best = 0;
         for (int32_t level = 0, available; el_isa_level(level, &available, NULL); level++) {
             if (available) best = level;

@@ -62,8 +62,15 @@ static int32_t weight(model *m, int32_t qtype, int32_t n_stack, int32_t n_rows, 
     size_t blocks = (size_t)n_stack * (size_t)n_rows * (size_t)(n_cols / tile->block);
     char *data = malloc(blocks * (size_t)tile->row_bytes + 1); /* odd addresses are allowed */
     for (size_t i = 0; i < blocks; i++) random_block(qtype, data + 1 + i * (size_t)tile->row_bytes);
-    m->weights[m->m.n_weights] =
-        (el_weight){data + 1, (int64_t)blocks * tile->row_bytes, qtype, n_rows, n_cols, n_stack, 1};
+    m->weights[m->m.n_weights] = (el_weight){
+        .data = data + 1,
+        .n_bytes = (int64_t)blocks * tile->row_bytes,
+        .qtype = qtype,
+        .n_rows = n_rows,
+        .n_cols = n_cols,
+        .n_stack = n_stack,
+        .pack = 1,
+    };
     return m->m.n_weights++;
 }
 
@@ -293,6 +300,7 @@ model *new_model(const int32_t types[6]) {
 }
 
 void free_model(model *m) {
+    set_pack(m, 0);
     for (int32_t i = 0; i < m->m.n_weights; i++) free((char *)(uintptr_t)m->weights[i].data - 1);
     free(m);
 }
@@ -395,6 +403,25 @@ int32_t run_all(model *m, const el_config *c, int32_t chunk, int32_t others, ans
     return code;
 }
 
+static void keep_tiles(el_weight *w) {
+    int64_t bytes = el_tile_bytes(w->qtype, w->n_rows, w->n_cols), row = w->n_bytes / w->n_stack;
+    char *tiles = aligned_alloc(64, (size_t)(bytes * w->n_stack));
+    el_error err = {0};
+    for (int32_t i = 0; tiles && i < w->n_stack; i++) {
+        int32_t code = el_pack_tiles(i % 2 ? "scalar" : NULL, w->qtype, w->n_rows, w->n_cols,
+                                     (const char *)w->data + i * row, row, tiles + i * bytes, bytes, &err);
+        report(code == EL_OK, "tiles", err.message);
+    }
+    w->tiles = tiles;
+    w->n_tile_bytes = bytes * w->n_stack;
+}
+
 void set_pack(model *m, int32_t pack) {
-    for (int32_t i = 0; i < m->m.n_weights; i++) m->weights[i].pack = pack;
+    for (int32_t i = 0; i < m->m.n_weights; i++) {
+        el_weight *w = &m->weights[i];
+        free((void *)(uintptr_t)w->tiles);
+        w->tiles = NULL;
+        w->pack = pack == 2 ? 0 : pack;
+        if (pack == 2) keep_tiles(w);
+    }
 }

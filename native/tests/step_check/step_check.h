@@ -65,7 +65,7 @@ typedef struct model {
  * sinks and experts. */
 model *new_model(const int32_t types[6]);
 void free_model(model *m);
-void set_pack(model *m, int32_t pack);
+void set_pack(model *m, int32_t pack); /* 0 on the fly, 1 at load, 2 tiles that were made before */
 extern const int32_t SMALL[6];
 
 el_config config(int32_t n_threads, const char *isa);

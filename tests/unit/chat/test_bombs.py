@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from edgellm.chat import ChatTemplate
+from edgellm.chat.meter import STEPS, STEPS_PER_MESSAGE, STEPS_PER_VALUE, STEPS_TO_PROBE, Meter
 from edgellm.core.errors import TemplateError
 
 USER = [{"role": "user", "content": "Hello"}]
-MAX_SECONDS = 10.0
-"""Of processor time: on a quiet machine all end within half a second, what is not stopped would take hours."""
+MAX_SECONDS = 0.5
+"""Of this thread's processor time, where `yardstick` takes YARDSTICK; more in proportion where that takes longer."""
+YARDSTICK = 0.008
+MAX_CALLS = 3_000_000
+"""Calls of Python and C functions, parsing and compiling included: the same number on every machine."""
 MAX_BYTES = 64_000_000
 
 DOUBLE = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = EXPR %}{% endfor %}"
@@ -202,14 +209,81 @@ BOMBS = {
 }  # fmt: skip
 
 
+def yardstick() -> float:
+    """Seconds of processor time of a fixed piece of Python: how fast this machine is just now."""
+    start, total, seen = time.thread_time(), 0, {}
+    for i in range(100_000):
+        total += i & 7
+        seen[i & 255] = total
+    return time.thread_time() - start
+
+
+@contextmanager
+def soon(allowance: float = 1.0) -> Iterator[None]:
+    """Fails where the block takes longer than MAX_SECONDS times the allowance, by the yardstick."""
+    gc.collect()
+    gc.freeze()  # the other tests' objects are none of a template's
+    before, start = yardstick(), time.thread_time()
+    try:
+        yield
+        taken = time.thread_time() - start
+    finally:
+        gc.unfreeze()
+    pace = max(1.0, before / YARDSTICK, yardstick() / YARDSTICK)
+    assert taken < MAX_SECONDS * allowance * pace, f"{taken:.2f} s at {pace:.1f} times the pace"
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_it_ends_soon(name: str) -> None:
     template = ChatTemplate(BOMBS[name])
-    start = time.thread_time()
-    with pytest.raises(TemplateError) as caught:
+    with soon(), pytest.raises(TemplateError) as caught:
         template.apply(USER)
-    assert time.thread_time() - start < MAX_SECONDS
     assert len(str(caught.value)) < 1200
+
+
+def test_they_end_within_so_many_calls() -> None:
+    """The bound that no clock is needed for."""
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    too_many = {}
+    for name, source in BOMBS.items():
+        calls = 0
+        sys.setprofile(count)
+        try:
+            ChatTemplate(source).apply(USER)
+        except TemplateError:
+            pass
+        finally:
+            sys.setprofile(None)
+        if not 0 < calls < MAX_CALLS:
+            too_many[name] = calls
+    assert too_many == {}
+
+
+def test_a_rendering_takes_no_more_steps_than_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step that is taken is counted down before its work is done."""
+    taken = 0
+    step = Meter.step
+
+    def counted(meter: Meter, n: int = 1) -> None:
+        nonlocal taken
+        step(meter, n)
+        taken += n
+
+    monkeypatch.setattr(Meter, "step", counted)
+    limit = STEPS + STEPS_PER_MESSAGE + 100 * STEPS_PER_VALUE + STEPS_TO_PROBE
+    beyond = {}
+    for name in ("two loops", "a loop in a macro", "a macro of two", "find", "title", "lengths", "deep", "hashing"):
+        taken = 0
+        with pytest.raises(TemplateError):
+            ChatTemplate(BOMBS[name]).apply(USER)
+        if not 0 < taken <= limit:
+            beyond[name] = taken
+    assert beyond == {}
 
 
 IN_LITTLE_MEMORY = """
@@ -248,9 +322,8 @@ def test_bombs_that_wait_for_the_probing() -> None:
     """Trying a template out costs no more than one bomb, whatever is tried; its failures are not the request's."""
     bomb = "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}"
     template = ChatTemplate(PROBED.replace("BOMB", bomb))
-    start = time.thread_time()
-    can = template.capabilities
-    assert time.thread_time() - start < MAX_SECONDS
+    with soon():
+        can = template.capabilities
     assert can is not None
     assert not can.system_role
     rendered = template.apply([{"role": "system", "content": "Be kind."}, *USER])
@@ -260,9 +333,8 @@ def test_bombs_that_wait_for_the_probing() -> None:
 def test_bombs_that_wait_for_tagged_text() -> None:
     bomb = "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content[0] != 'H' %}" + bomb + "{% endif %}{{ messages[0].content }}"
-    start = time.thread_time()
-    assert ChatTemplate(source).apply(USER).segments == (("Hello", False),)
-    assert time.thread_time() - start < 2 * MAX_SECONDS
+    with soon(2):
+        assert ChatTemplate(source).apply(USER).segments == (("Hello", False),)
 
 
 def test_text_that_nobody_holds_costs_no_room() -> None:

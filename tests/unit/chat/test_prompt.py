@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.chat import ChatTemplate
@@ -38,7 +38,6 @@ words = st.sampled_from(["<|im_end|>", "<|im_", "start|>", "\n", " ", "system", 
 
 
 @given(st.lists(st.lists(words).map("".join), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_no_message_makes_control_tokens(model: tuple[ChatTemplate, Tokenizer], texts: list[str]) -> None:
     template, tokenizer = model
     messages = [{"role": "user", "content": text} for text in texts]

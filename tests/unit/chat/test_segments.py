@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.chat import ChatTemplate
@@ -80,7 +80,6 @@ texts = st.lists(st.sampled_from(PIECES)).map("".join)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), texts), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_the_template_keeps_exactly_its_own(conversation: list[tuple[str, str]]) -> None:
     messages = [{"role": role, "content": text} for role, text in conversation]
     try:

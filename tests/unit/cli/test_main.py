@@ -133,7 +133,7 @@ def test_options_are_never_abbreviated() -> None:
 
 HEAVY = (
     "numpy", "rich", "prompt_toolkit", "tokenizers", "sentencepiece", "jinja2", "cffi", "_cffi_backend", "psutil",
-    "huggingface_hub", "pygments", "asyncio",
+    "huggingface_hub", "pygments", "asyncio", "dataclasses", "secrets",
 )  # fmt: skip
 
 
@@ -174,9 +174,48 @@ def test_an_answer_in_a_pipe_imports_no_terminal_libraries(tiny: str) -> None:
     assert loaded.isdisjoint({"sentencepiece"}), "a byte-level vocabulary does not need it"
 
 
+def test_an_answer_imports_nothing_that_it_can_do_without(tiny: str) -> None:
+    """Each of these takes milliseconds of every start."""
+    others = {"psutil", "secrets", "difflib", "tokenizers", "rich", "huggingface_hub", "numpy.random", "urllib.request"}
+    program = f"import sys\nfrom edgellm.__main__ import main\nmain()\nprint(*({others} & set(sys.modules)))"
+    argv = [sys.executable, "-c", program, "run", "--raw", tiny, "Hi", "-n", "1"]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout.splitlines()[-1].strip()) == (0, "")
+
+
 def test_a_chat_in_a_pipe_imports_no_terminal_libraries(tiny: str) -> None:
     loaded = imported("chat", tiny, "-n", "1", stdin="Hi\n/bye\n", answers=("x",))
     assert loaded.isdisjoint({"rich", "prompt_toolkit", "pygments", "huggingface_hub", "asyncio"})
+
+
+def test_the_package_imports_nothing_of_itself_before_the_program_can_be_interrupted() -> None:
+    program = "import edgellm.__main__, sys; print(*(m for m in sys.modules if m.startswith('edgellm')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.stdout.split(), done.stderr) == (["edgellm", "edgellm.__main__"], "")
+
+
+INTERRUPTED = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == WHERE:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from edgellm.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "where", ["edgellm.cli", "argparse", "edgellm.core.env", "edgellm.cli.run", "numpy", "edgellm._native.library"]
+)
+def test_an_interrupt_while_the_program_starts(where: str, tiny: str) -> None:
+    program = INTERRUPTED.replace("WHERE", repr(where))
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", tiny, "Hi", "-n", "1"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment(), timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["chta"], ["run", "nowhere:1b", "x"], ["list"]])
@@ -240,4 +279,4 @@ def test_a_warning_is_shown(cli: CLI, tiny: str) -> None:
 
 
 def test_the_repository_has_no_other_entry(repository: Path) -> None:
-    assert 'edgellm = "edgellm.cli:main"' in (repository / "pyproject.toml").read_text()
+    assert 'edgellm = "edgellm.__main__:main"' in (repository / "pyproject.toml").read_text()

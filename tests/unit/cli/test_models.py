@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from serving.tiny import END, N_VOCAB, START, write_tiny
 from unit.cli.conftest import CLI
@@ -99,15 +98,14 @@ def test_memory_says_what_fits(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPa
     assert memory["fits"]
     assert memory["layout"] == "tiles"
     assert memory["largest_ctx"] == 256
-    small = psutil.virtual_memory()._replace(available=memory["needed"] - 1)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: small)
+    needed = memory["needed"]
+    monkeypatch.setattr("edgellm.core.memory.available", lambda: needed - 1)
     memory = json.loads(cli("inspect", tiny, "--json", "-c", "100").out)["memory"]
     assert (memory["fits"], memory["layout"], memory["largest_ctx"]) == (False, "mmap", 96)
     assert "does not fit: a context of 96 tokens would; weights would be run from the file" in cli(
         "inspect", tiny, "-c", "100"
     ).out  # fmt: skip
-    none = small._replace(available=1000)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: none)
+    monkeypatch.setattr("edgellm.core.memory.available", lambda: 1000)
     assert "available: does not fit; weights" in cli("inspect", tiny).out
 
 

@@ -48,13 +48,15 @@ def test_pull_from_hugging_face(cli: CLI, hf: HubWorld, monkeypatch: pytest.Monk
     assert len(hf.hub.requests) == before
     hf.hub.add("u/none", {"n-Q8_0.gguf": b"n" * 100, "n-F16.gguf": b"n"}, card={})
     code, out, err = cli("pull", "u/none")
+    assert (code, out) == (1, "")
+    assert "u/none has no Q4_K_M, which is meant where nothing is named. There are: u/none:F16, u/none:Q8_0." in err
+    code, out, err = cli("pull", "u/none:Q8_0")
     assert code == 0
-    assert "u/none has no Q4_K_M, so Q8_0 is used; others: u/none:F16\n" in err
     assert "u/none:Q8_0: licence not stated, http" in err
     lines = cli("list").out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["u/none:Q8_0", "u/r-GGUF:Q2_K", "u/r-GGUF:Q4_K_M"]
     code, out, err = cli("rm", "u/r-GGUF", "--json")
-    assert (code, json.loads(out)) == (0, {"removed": [{"name": "u/r-GGUF", "freed": 3_000_000}]})
+    assert (code, json.loads(out)) == (0, {"removed": [{"name": "u/r-GGUF", "freed": 3_000_000, "tiles": 0}]})
     assert err == "removed u/r-GGUF (3.0 MB)\n"
     code, out, err = cli("pull", "u/r-GGUF:Q2_K", "--json", "--offline")
     assert json.loads(out)["models"] == [
@@ -126,6 +128,7 @@ def test_list_shows_what_is_here_and_what_could_be(cli: CLI, market: World, name
         "origin": "edgellm",
         "repo": None,
         "license": "none",
+        "tiles": 0,
     }
     assert report["catalog"] == [{"name": "two:base", "size": 1_500_000, "license": "none"}]
 

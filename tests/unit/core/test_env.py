@@ -39,6 +39,16 @@ def test_the_cache_folder_follows_the_system(clean_environment: pytest.MonkeyPat
     assert env.CACHE.get() == tmp_path / "elsewhere"
 
 
+def test_the_state_folder_follows_the_system(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clean_environment.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert env.STATE.get() == tmp_path / "edgellm"
+    clean_environment.delenv("XDG_STATE_HOME")
+    clean_environment.setenv("HOME", str(tmp_path))
+    assert env.STATE.get() == tmp_path / ".local" / "state" / "edgellm"
+    clean_environment.setenv("EDGELLM_STATE", "~/state")
+    assert env.STATE.get() == tmp_path / "state"
+
+
 def test_the_hub_cache_lies_in_hf_home(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("HF_HOME", "/h")
     assert env.HF_HUB_CACHE.get() == Path("/h/hub")

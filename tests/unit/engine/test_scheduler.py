@@ -89,7 +89,7 @@ def test_youngest_of_lowest_priority_is_preempted() -> None:
     assert old.n_cached == len(old.tokens) - 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
     state = new_state(pages=data.draw(st.integers(6, 20)), window_pages=data.draw(st.integers(6, 20)))

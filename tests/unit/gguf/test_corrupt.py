@@ -353,7 +353,7 @@ def mutate(raw: bytes, steps: list[tuple[str, int, int]]) -> bytes:
 HEADER_BYTES = 1400  # the fixture's header: about where mutations are worth most
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(steps=mutations(HEADER_BYTES))
 @example(steps=[("u64", 8, HUGE)])
 @example(steps=[("u64", 16, 1 << 16)])
@@ -365,7 +365,7 @@ def test_mutated_files_raise_gguf_errors_only(
     read_everything(path)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(tail=st.binary(max_size=200), n_keys=st.integers(0, 6), n_tensors=st.integers(0, 3))
 def test_random_headers_raise_gguf_errors_only(
     tmp_path_factory: pytest.TempPathFactory, tail: bytes, n_keys: int, n_tensors: int

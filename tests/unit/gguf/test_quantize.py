@@ -14,11 +14,13 @@ from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.quantize import quantize
 
 KNOWN = [t for t in QType if can_dequantize(t)]
-WRITABLE = KNOWN
+CODEBOOKS = {QType.IQ1_S, QType.IQ1_M, QType.IQ2_XXS, QType.IQ2_XS, QType.IQ2_S, QType.IQ3_XXS, QType.IQ3_S}
+WRITABLE = [t for t in KNOWN if t not in CODEBOOKS]
 
 
 def test_the_types_that_are_implemented() -> None:
-    names = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K BF16"
+    names = "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S"
+    names += " IQ4_XS IQ1_M BF16 TQ1_0 TQ2_0 MXFP4 NVFP4"
     assert [t.name for t in KNOWN] == names.split()
 
 
@@ -100,6 +102,13 @@ def bound(x: np.ndarray, qtype: QType) -> np.ndarray:
         QType.Q4_K: 0.6 / 15 + 0.6 / 63 + 0.6 / 63,
         QType.Q5_K: 0.6 / 31 + 0.6 / 63 + 0.6 / 63,
         QType.Q6_K: 0.6 / 31 + 1 / 127,
+        # values reach 127 steps to one side, 113 to the other; the scale of the extreme value as above
+        QType.IQ4_NL: 14.5 / 127,
+        QType.IQ4_XS: 14.5 / 127 + 0.6 / 31,
+        QType.NVFP4: 2.3 / 12,  # likewise, of a scale that is an eighth too large at most
+        QType.TQ1_0: 0.51,
+        QType.TQ2_0: 0.51,
+        QType.MXFP4: 4 / 12,  # half of the widest gap, four steps of a sixth of the extreme value
     }[qtype]
     return np.broadcast_to(wide * relative * 1.001 + 1e-7, block.shape).reshape(x.shape)
 
@@ -120,7 +129,7 @@ def test_quantisation_stays_within_its_bound(qtype: QType, kind: str) -> None:
     elif kind == "tiny":
         x *= np.float32(1e-30)
     elif kind == "large":
-        x *= np.float32(1e4)
+        x *= np.float32(1e2 if qtype is QType.NVFP4 else 1e4)
     raw = quantize(x, qtype)
     assert raw.dtype == np.uint8
     assert raw.shape == (qtype.n_bytes(x.size),)
@@ -153,10 +162,10 @@ def test_bad_input_is_a_typed_error() -> None:
         dequantize(raw, QType.Q4_0, (2, 16))
     with pytest.raises(GGUFError, match="do not hold shape"):
         dequantize(raw, QType.Q4_0, ())
-    with pytest.raises(GGUFError, match="IQ4_XS cannot be dequantised; possible: F32, "):
-        dequantize(raw, QType.IQ4_XS, (256,))
-    with pytest.raises(GGUFError, match="IQ4_XS cannot be quantised"):
-        quantize(np.zeros(256, np.float32), QType.IQ4_XS)
+    with pytest.raises(GGUFError, match="Q8_K cannot be dequantised; possible: F32, "):
+        dequantize(raw, QType.Q8_K, (256,))
+    with pytest.raises(GGUFError, match="IQ3_S cannot be quantised"):
+        quantize(np.zeros(256, np.float32), QType.IQ3_S)
     with pytest.raises(GGUFError, match="not whole Q4_K blocks of 256"):
         quantize(np.zeros((2, 128), np.float32), QType.Q4_K)
     with pytest.raises(GGUFError, match="must be finite"):

@@ -39,7 +39,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(pieces, max_size=40), st.integers(1, 60), st.integers(0, 20))
 def test_scan_equals_the_plain_loop(some: list[bytes], times: int, offset: int) -> None:
     strings = some * times
@@ -49,7 +49,7 @@ def test_scan_equals_the_plain_loop(some: list[bytes], times: int, offset: int) 
     assert found.tolist() == [b + offset for b in plain_scan(strings)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(pieces, min_size=1, max_size=20), st.integers(1, 60), st.data())
 def test_scan_names_the_string_that_does_not_fit(some: list[bytes], times: int, data: st.DataObject) -> None:
     strings = some * times
@@ -68,7 +68,7 @@ def test_scan_of_an_absurd_length(at: int, length: int) -> None:
     assert scan_strings(data, 0, 1000) == at
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.one_of(st.text(max_size=10), st.just("\0"), st.just("")), max_size=50))
 def test_decoding_equals_one_by_one(strings: list[str]) -> None:
     raw = [s.encode() for s in strings]
@@ -82,7 +82,7 @@ def test_decoding_equals_one_by_one(strings: list[str]) -> None:
         assert array[1:] == strings[1:]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=6), max_size=30), st.sampled_from(["replace", "surrogateescape"]))
 def test_lenient_decoding_equals_one_by_one(raw: list[bytes], errors: str) -> None:
     array = StringArray("k", blob(raw), np.array(plain_scan(raw), np.int64))

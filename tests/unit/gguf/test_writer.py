@@ -44,7 +44,7 @@ keys = st.text(st.characters(codec="utf-8", min_codepoint=32), min_size=1, max_s
 shapes = st.lists(st.integers(1, 4), max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     metadata=st.dictionaries(keys, typed(), max_size=8),
     alignment=st.sampled_from([1, 4, 32, 256]),

@@ -64,17 +64,29 @@ def test_the_default_is_never_another_quantisation_silently(hf: HubWorld, caplog
     assert hub.resolve("u/r-GGUF").path.name == "r-Q4_K_M.gguf", "not the one that happens to be here"
     assert caplog.records == []
     hf.hub.add("u/no-GGUF", {"n-Q8_0.gguf": noise(6, 1000), "n-BF16.gguf": noise(7, 1000)})
+    before = len(hf.hub.downloads())
+    with pytest.raises(ModelNotFound) as caught:
+        hub.resolve("u/no-GGUF")
+    assert str(caught.value).endswith(
+        "/u/no-GGUF has no Q4_K_M, which is meant where nothing is named. There are: u/no-GGUF:BF16, u/no-GGUF:Q8_0. "
+        "Name one of them."
+    )
+    assert len(hf.hub.downloads()) == before
+    assert hub.resolve("u/no-GGUF:Q8_0").path.name == "n-Q8_0.gguf"
+    assert caplog.records == []
+
+
+def test_the_only_model_of_a_repository_is_the_default_and_that_is_said(
+    hf: HubWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf.hub.add("u/one", {"one-Q8_0.gguf": noise(8, 1000), "mmproj-one-F16.gguf": noise(9, 1000)})
     with caplog.at_level(logging.WARNING, "edgellm"):
-        assert hub.resolve("u/no-GGUF").path.name == "n-Q8_0.gguf"
-    assert caplog.messages == ["u/no-GGUF has no Q4_K_M, so Q8_0 is used; others: u/no-GGUF:BF16"]
+        assert hub.resolve("u/one").name == "u/one:Q8_0"
+    assert caplog.messages == ["u/one has no Q4_K_M: the only model, Q8_0, is used"]
     caplog.clear()
     before = len(hf.hub.requests)
-    assert hub.resolve("u/no-GGUF", offline=True).path.name == "n-Q8_0.gguf"
+    assert hub.resolve("u/one", offline=True).path.name == "one-Q8_0.gguf"
     assert (caplog.records, len(hf.hub.requests)) == ([], before), "the choice is remembered"
-    hf.hub.add("u/one", {"one.gguf": noise(8, 1000)})
-    with caplog.at_level(logging.WARNING, "edgellm"):
-        assert hub.resolve("u/one").name == "u/one:one.gguf"
-    assert caplog.messages == ["u/one has no Q4_K_M, so one.gguf is used, and no other"]
 
 
 def test_capitals_do_not_matter(hf: HubWorld) -> None:

@@ -20,7 +20,7 @@ PIECES = ["a", "b", "▁", "ab", "ba", "aba", "▁a", "▁ab", "bb", "abab", "�
 pytestmark = pytest.mark.usefixtures("way")  # every test here: by hand, and by the library
 
 examples = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the fixture only sets a constant
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.tokenizer.special import Special, SpecialMatcher
@@ -68,7 +68,6 @@ TOKENS = ["<a>", "<a", "a>", "aa", "a", "<<", ">", "<a><b>", "b", "\n\n", "\n"]
 
 
 @given(st.lists(st.sampled_from(TOKENS), unique=True), st.text(alphabet="<>ab\n ", max_size=24))
-@settings(deadline=None)
 def test_equals_searching_token_by_token(texts: list[str], text: str) -> None:
     """The definition: for each token, longest first, cut it out of every stretch of text that is left."""
     parts: list[str | int] = [text] if text else []

@@ -20,7 +20,7 @@ from edgellm.tokenizer.split import Splitter, to_ascii
 ONE_OF_EACH = sorted({id(f): n for n, f in FAMILIES.items()}.values())
 SPLITTERS = {name: Splitter(FAMILIES[name]) for name in ONE_OF_EACH}
 
-relaxed = settings(deadline=None, max_examples=30)
+relaxed = settings(max_examples=30)
 
 ASCII = [*map(chr, range(128)), "'s", "'LL", "it's", "  ", "\r\n", " 1234", "123", "<sentinel:1>", "IMGIMGABZ", " a b"]
 OTHERS = [*"é中½٣\u0301\u00a0\u3000😀ſßİǅʰ。のﾟ한·א", "\u2028", "a\u0301"]
@@ -46,7 +46,7 @@ def test_only_what_is_not_ascii_needs_the_library(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ONE_OF_EACH if FAMILIES[n].plain])
 @given(text=st.text(st.sampled_from(" \t\n\r\v\f0123aZ'`$!_-"), max_size=24))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_plain_patterns_equal_the_cascade(name: str, text: str) -> None:
     steps = Splitter(Family(FAMILIES[name].patterns))
     assert SPLITTERS[name].words(text) == steps.words(text)
@@ -164,7 +164,7 @@ def test_unknown_pre_tokenizers_are_refused(pre: str) -> None:
 
 
 @given(st.text(alphabet=[*" \t\n'3٣asdtlve½中!.-_é🦙\u0301\u00a0\u3000"], max_size=30))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_digits_apart_in_one_pattern(text: str) -> None:
     """The pattern of the smollm family equals what published tokenizers do in two steps."""
     split, regex = pre_tokenizers.Split, tokenizers.Regex
@@ -175,7 +175,7 @@ def test_digits_apart_in_one_pattern(text: str) -> None:
 
 
 @given(st.text(alphabet="12345a_ .-é½٣", max_size=24))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_digits_in_threes_from_the_right(text: str) -> None:
     """The two steps of the tiny_aya family that take linear time equal the published one, which does not."""
     split, regex = pre_tokenizers.Split, tokenizers.Regex

@@ -1,8 +1,9 @@
-/* What the AVX-512 VNNI matmul files share.
+/* What the matmul files of levels avx512 and avx512_vnni share.
  *
- * The lanes of a zmm are the panel's 16 rows. Weights are vpdpbusd's unsigned operand and are unpacked on the way: that
- * costs less than reading them expanded. The activations, 4 k at a time, are its broadcast operand. Products and sums
- * are exact in int32. A call takes the whole K:
+ * The lanes of a zmm are the panel's 16 rows. Weights are unpacked on the way: that costs less than reading them expanded.
+ * The activations, 4 k at a time, are broadcast. With VNNI (EL_VNNI 1) weights are vpdpbusd's unsigned operand; products
+ * and sums are exact in int32. Without it they are vpmaddubsw's, whose int16 saturate: el_dot4 adds as int16 what provably
+ * fits. A call takes the whole K:
  *
  *   tile      up to 8 columns, integer sums and float chains in registers.
  *   streamed  1 or 2 columns: first all quants, then all extras, so that memory sees one ascending stream; the sums
@@ -10,12 +11,18 @@
  *
  * pack and quantize are those of the AVX2 level.
  */
-#ifndef EL_AVX512_VNNI_MATMUL_H
-#define EL_AVX512_VNNI_MATMUL_H
+#ifndef EL_AVX512_MATMUL_H
+#define EL_AVX512_MATMUL_H
 
+#ifndef EL_VNNI
+#define EL_VNNI 0
+#endif
+
+#define EL_MATMUL 1
 #include "simd_x86.h"
 
 #include "../kernels.h"
+#include "../qblocks.h"
 
 #include <string.h>
 
@@ -67,6 +74,63 @@ EL_INLINE __m512i el_bit(__m512i v, const int s, const int to) {
 /* The crumb i (bits 2i, 2i+1) of each byte, moved to bits `to` and `to` + 1. */
 EL_INLINE __m512i el_crumb(__m512i v, const int i, const int to) {
     return _mm512_and_si512(el_shift(v, to - 2 * i), _mm512_set1_epi8((char)(3 << to)));
+}
+
+/* el_e8m0_half of 16 bytes. */
+EL_INLINE __m512 el_e8m0_half_16(__m128i bytes) {
+    const __m512i e = _mm512_cvtepu8_epi32(bytes), two = _mm512_set1_epi32(2);
+    const __m512i normal =
+        _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23); /* <= 0 below two */
+    const __m512i low = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), _mm512_min_epi32(e, two));
+    return _mm512_castsi512_ps(_mm512_max_epi32(normal, low));
+}
+
+/* Values in place of nibbles, with `zero` added. */
+EL_INLINE __m512i el_values_of(const int8_t *values, const int zero, __m512i nibbles) {
+    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)zero));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
+}
+
+/* ---- integer sums of n steps (at most 8) of weights 0..top; top -1: signed weights ---- */
+
+/* The steps fit into int16: two products of at most top * 127 each. */
+EL_INLINE int el_fits_int16(const int top, const int n) { return top >= 0 && 2 * n * top * 127 <= 32767; }
+
+/* The sum to start with, where `start` is to be part of it. */
+EL_INLINE __m512i el_dot_begin(const int top, const int n, __m512i start) {
+    return !EL_VNNI && el_fits_int16(top, n) ? _mm512_setzero_si512() : start;
+}
+
+/* One step. Without VNNI: two products of a signed weight and of a byte within 127 fit too, 2 * 128 * 127 = 32,512. */
+EL_INLINE __m512i el_dot4(const int top, const int n, __m512i sum, __m512i w, __m512i q) {
+#if EL_VNNI
+    (void)top;
+    (void)n;
+    return _mm512_dpbusd_epi32(sum, w, q);
+#else
+    if (top < 0) { /* |w| and the activation with w's sign */
+        q = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(w), _mm512_setzero_si512(), q);
+        w = _mm512_abs_epi8(w);
+    }
+    const __m512i p = _mm512_maddubs_epi16(w, q);
+    if (el_fits_int16(top, n)) return _mm512_add_epi16(sum, p);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(p, _mm512_set1_epi16(1)));
+#endif
+}
+
+/* The sum as int32, `start` included. */
+EL_INLINE __m512i el_dot_end(const int top, const int n, __m512i sum, __m512i start) {
+    if (EL_VNNI || !el_fits_int16(top, n)) return sum;
+    return _mm512_add_epi32(start, _mm512_madd_epi16(sum, _mm512_set1_epi16(1)));
+}
+
+/* sum + the two products of the words of every dword. */
+EL_INLINE __m512i el_add_pairs(__m512i sum, __m512i a, __m512i b) {
+#if EL_VNNI
+    return _mm512_dpwssd_epi32(sum, a, b);
+#else
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
 }
 
 EL_INLINE void el_clear(__m512 *acc, const int nc) {
@@ -147,8 +211,10 @@ static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *
     }
 
 /* Fill the table's entries of one family. */
+void el_avx512_matmul_legacy(el_kernels *table);
+void el_avx512_matmul_kquants(el_kernels *table);
+void el_avx512_matmul_float(el_kernels *table);
 void el_avx512_vnni_matmul_legacy(el_kernels *table);
 void el_avx512_vnni_matmul_kquants(el_kernels *table);
-void el_avx512_vnni_matmul_float(el_kernels *table);
 
 #endif

@@ -1,5 +1,5 @@
 /* AVX-512 matmul of F16, BF16 and F32 weights: one fma chain over k per output, lanes are rows. */
-#include "avx512_vnni_matmul.h"
+#include "avx512_matmul.h"
 
 /* 16 weights at p as floats (exact). */
 EL_INLINE __m512 load_floats(const int type, const uint8_t *p) {
@@ -47,7 +47,7 @@ EL_MM_FUNCTION(f16, 1, 32)
 EL_MM_FUNCTION(bf16, 1, 32)
 EL_MM_FUNCTION(f32, 1, 64)
 
-void el_avx512_vnni_matmul_float(el_kernels *table) {
+void el_avx512_matmul_float(el_kernels *table) {
     table->mm[EL_F16] = mm_f16;
     table->mm[EL_BF16] = mm_bf16;
     table->mm[EL_F32] = mm_f32;

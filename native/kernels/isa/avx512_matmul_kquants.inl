@@ -1,0 +1,216 @@
+/* AVX-512 matmul, with and without VNNI, of the k-quants. Formats and formulas: kernels.h.
+ *
+ * One body serves them all; `type` is a constant wherever it is inlined. A "part" is what shares a scale: a 32-block of
+ * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K and Q6_K (and of IQ4_XS). A "unit" is two parts that share bytes of the panel: the nibbles of
+ * two 32-blocks, or a 32-block. The offsets of Q3_K (4), Q6_K (32) and, with VNNI, IQ4_XS (128) leave through the activation sum, with which the
+ * sum of a part starts. */
+
+/* What distinguishes the types. units: of a block. */
+EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K && type != EL_IQ4_XS; }
+EL_INLINE int units(const int type) { return type == EL_Q4_K || type == EL_Q5_K ? 4 : 8; }
+EL_INLINE int32_t zero_point(const int type) {
+    return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : type == EL_IQ4_XS && EL_VNNI ? 128 : 0;
+}
+EL_INLINE int top_of(const int type) {
+    if (type == EL_IQ4_XS) return EL_VNNI ? 255 : -1;
+    return type == EL_Q2_K ? 3 : type == EL_Q3_K ? 7 : type == EL_Q4_K ? 15 : type == EL_Q5_K ? 31 : 63;
+}
+EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 320 : type == EL_IQ4_XS ? 160 : 288; }
+EL_INLINE int32_t d_offset(const int type) { return type == EL_IQ4_XS ? 128 : 256; }
+EL_INLINE int32_t quant_bytes(const int type) {
+    switch (type) {
+    case EL_Q2_K: return 1024;
+    case EL_Q3_K: return 1536;
+    case EL_Q4_K:
+    case EL_IQ4_XS: return 2048;
+    case EL_Q5_K: return 2560;
+    default: return 3072;
+    }
+}
+
+/* Step s of a part of unit `i` of a block. */
+EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, const int part, const int s) {
+    if (type == EL_Q4_K || type == EL_Q5_K) {
+        const uint8_t *at = quants + (type == EL_Q4_K ? 512 : 640) * i;
+        const __m512i v = el_load(at + 64 * s), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+        return type == EL_Q4_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 512 + 64 * part), s, 4));
+    }
+    if (type == EL_IQ4_XS) {
+        const __m512i v = el_load(quants + 256 * i + 64 * s);
+        return el_values_of(EL_IQ4_VALUES, zero_point(type), part ? el_high_nibbles(v) : el_low_nibbles(v));
+    }
+    if (type == EL_Q6_K) {
+        const __m512i v = el_load(quants + 256 * i + 64 * s);
+        const __m512i top = el_load(quants + 2048 + 128 * i + 64 * part);
+        return _mm512_or_si512(part ? el_high_nibbles(v) : el_low_nibbles(v), el_crumb(top, s, 4));
+    }
+    const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * i;
+    const __m512i w = el_crumb(el_load(at + 64 * part), s, 0);
+    return type == EL_Q2_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 128), 4 * part + s, 2));
+}
+
+/* sum[c] = sum w q over a part of unit i of block b. */
+EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, int32_t k, int32_t b,
+                   int32_t i, const int part, __m512i *sum, const int nc) {
+    const int32_t zero = zero_point(type), n = 128 / units(type), at = 256 * b + n * (2 * i + part);
+    const int top = top_of(type), steps = n / 4;
+    __m512i start[EL_GROUP];
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        start[c] = _mm512_set1_epi32(zero ? -zero * el_a256_sum16(x[c], k)[at / 16] : 0);
+        sum[c] = el_dot_begin(top, steps, start[c]);
+    }
+    EL_UNROLL
+    for (int s = 0; s < steps; s++) {
+        const __m512i w = weights(type, quants, i, part, s);
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            sum[c] = el_dot4(top, steps, sum[c], w, el_broadcast4((const int8_t *)x[c] + at + 4 * s));
+        }
+    }
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) sum[c] = el_dot_end(top, steps, sum[c], start[c]);
+}
+
+/* Scales of part i of a block. Both parts of a unit of IQ4_XS have the same. */
+EL_INLINE __m512i scales(const int type, const uint8_t *extras, int32_t i) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)(extras + 16 * (type == EL_IQ4_XS ? i / 2 : i)));
+    if (type == EL_Q2_K) return _mm512_cvtepu8_epi32(_mm_and_si128(v, _mm_set1_epi8(15)));
+    return has_min(type) ? _mm512_cvtepu8_epi32(v) : _mm512_cvtepi8_epi32(v);
+}
+
+/* Minima of both parts of unit i as the words of the rows' dwords. */
+EL_INLINE __m512i minima_pairs(const int type, const uint8_t *extras, int32_t i) {
+    if (type != EL_Q2_K)
+        return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(extras + 128 + 32 * i)));
+    const __m128i a = _mm_loadu_si128((const __m128i *)(extras + 32 * i));
+    const __m128i b = _mm_loadu_si128((const __m128i *)(extras + 32 * i + 16));
+    const __m256i v =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(a, b)), _mm_unpackhi_epi8(a, b), 1);
+    return _mm512_srli_epi16(_mm512_cvtepu8_epi16(v), 4);
+}
+
+/* The float part of block b; total: S of each column. */
+EL_INLINE void chain(const int type, const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
+                     const __m512i *total, __m512 *acc, const int nc) {
+    const int n = has_min(type) ? units(type) : 0;
+    const __m512 d = el_load_f16(extras + d_offset(type));
+    __m512i minima[EL_GROUP];
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) minima[c] = _mm512_setzero_si512();
+    EL_UNROLL
+    for (int i = 0; i < n; i++) {
+        const __m512i mn = minima_pairs(type, extras, i);
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const int16_t *sums = type == EL_Q2_K ? el_a256_sum16(x[c], k) : el_a256_sum32(x[c], k);
+            minima[c] = el_add_pairs(minima[c], mn, el_broadcast4(sums + 2 * n * b + 2 * i));
+        }
+    }
+    EL_UNROLL
+    for (int c = 0; c < nc; c++) {
+        const __m512 dx = _mm512_set1_ps(el_a256_d(x[c], k)[b]);
+        acc[c] = el_chain(total[c], d, dx, acc[c]);
+        if (has_min(type)) {
+            const __m512 dmin = el_load_f16(extras + 288);
+            acc[c] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima[c]), _mm512_mul_ps(dmin, dx), acc[c]);
+        }
+    }
+}
+
+EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
+                    const void *const *x, float *const *y, size_t y_off, const int nc) {
+    const int32_t unit = quant_bytes(type) / units(type);
+    __m512 acc[EL_GROUP];
+    el_clear(acc, nc);
+    for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type), extras += extra_bytes(type)) {
+        el_prefetch(extras, extra_bytes(type));
+        __m512i total[EL_GROUP];
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
+        for (int32_t i = 0; i < units(type); i++) {
+            el_prefetch(quants + unit * i, unit);
+            EL_UNROLL
+            for (int part = 0; part < 2; part++) {
+                __m512i sum[EL_GROUP];
+                dot(type, quants, x, k, b, i, part, sum, nc);
+                const __m512i sc = scales(type, extras, 2 * i + part);
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(sum[c], sc));
+                }
+            }
+        }
+        chain(type, extras, x, k, b, total, acc, nc);
+    }
+    el_write_columns(acc, n_rows, y, y_off, nc);
+}
+
+EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k,
+                        int32_t n_rows, const void *const *x, float *const *y, size_t y_off, void *scratch,
+                        const int nc) {
+    const int32_t unit = quant_bytes(type) / units(type);
+    __m512i *sums = scratch; /* [block][part][c] */
+    for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type)) {
+        for (int32_t i = 0; i < units(type); i++) { /* a block's bytes are one stream for the prefetches */
+            el_prefetch(quants + unit * i, unit);
+            EL_UNROLL
+            for (int part = 0; part < 2; part++, sums += nc) {
+                __m512i sum[EL_STREAMED];
+                dot(type, quants, x, k, b, i, part, sum, nc);
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) _mm512_store_si512(sums + c, sum[c]);
+            }
+        }
+    }
+    sums = scratch;
+    __m512 acc[EL_STREAMED];
+    el_clear(acc, nc);
+    for (int32_t b = 0; b < k / 256; b++, extras += extra_bytes(type)) {
+        el_prefetch(extras, extra_bytes(type));
+        __m512i total[EL_STREAMED];
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) total[c] = _mm512_setzero_si512();
+        EL_UNROLL
+        for (int i = 0; i < 2 * units(type); i++, sums += nc) {
+            const __m512i sc = scales(type, extras, i);
+            EL_UNROLL
+            for (int c = 0; c < nc; c++) {
+                total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(_mm512_load_si512(sums + c), sc));
+            }
+        }
+        chain(type, extras, x, k, b, total, acc, nc);
+    }
+    el_write_columns(acc, n_rows, y, y_off, nc);
+}
+
+#define KQUANT_TYPE(name, type, quant_bytes)                                                                \
+    EL_INLINE void name##_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,     \
+                               const void *const *x, float *const *y, size_t y_off, void *scratch,          \
+                               const int nc) {                                                              \
+        (void)scratch;                                                                                      \
+        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                             \
+    }                                                                                                       \
+    EL_INLINE void name##_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
+                                   const void *const *x, float *const *y, size_t y_off, void *scratch,      \
+                                   const int nc) {                                                          \
+        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                                \
+    }                                                                                                       \
+    EL_MM_FUNCTION(name, 256, quant_bytes)
+
+KQUANT_TYPE(q2_k, EL_Q2_K, 1024)
+KQUANT_TYPE(q3_k, EL_Q3_K, 1536)
+KQUANT_TYPE(q4_k, EL_Q4_K, 2048)
+KQUANT_TYPE(q5_k, EL_Q5_K, 2560)
+KQUANT_TYPE(q6_k, EL_Q6_K, 3072)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS, 2048)
+
+static void set_kquants(el_kernels *table) {
+    table->mm[EL_Q2_K] = mm_q2_k;
+    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
+    table->mm[EL_Q3_K] = mm_q3_k;
+    table->mm[EL_Q4_K] = mm_q4_k;
+    table->mm[EL_Q5_K] = mm_q5_k;
+    table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ4_XS] = mm_iq4_xs;
+}
