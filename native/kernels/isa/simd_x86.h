@@ -1,5 +1,6 @@
 /* The x86 intrinsics. In the emulated library (EDGELLM_EMULATE_AVX512, set by CMake for its AVX-512 and AVX-VNNI files) the
- * AVX-512 names stand for 256-bit instructions: in matmul files (EL_MATMUL) those of avx512_halves.h, else SIMDe's. */
+ * AVX-512 names stand for 256-bit instructions: in matmul files (EL_MATMUL) those of avx512_halves.h, else those of
+ * avx512_simde.h. */
 #ifndef EL_SIMD_X86_H
 #define EL_SIMD_X86_H
 
@@ -8,10 +9,7 @@
 #if defined(EDGELLM_EMULATE_AVX512) && defined(EL_MATMUL)
 #include "avx512_halves.h"
 #elif defined(EDGELLM_EMULATE_AVX512)
-#include <simde/x86/avx2.h>
-#include <simde/x86/avx512.h>
-#include <simde/x86/f16c.h>
-#include <simde/x86/fma.h>
+#include "avx512_simde.h"
 #else
 #include <immintrin.h>
 
