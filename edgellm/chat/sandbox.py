@@ -34,6 +34,9 @@ from edgellm.core.errors import TemplateError
 MAX_SOURCE = 256 * 1024
 """Longest template, in characters."""
 
+MAX_NESTING = 250
+"""Deepest syntax tree. A level takes two to three of Python's calls; it allows 1,000 unless a program changes that."""
+
 MAX_TOKENS = 10_000
 """Most words and signs inside the braces of a template; published ones have up to about 4,000."""
 
@@ -216,7 +219,17 @@ def parse(environment: Environment, source: str) -> jinja2.nodes.Template:
         )
     if _DIGITS.search(source):  # the lexer would need hundreds of bytes for each
         raise TemplateError("the model's chat template was not compiled: it has a number of too many digits")
-    return guarded(lambda: environment.parse(source))
+    return guarded(lambda: _bounded(environment.parse(source)))
+
+
+def _bounded(tree: jinja2.nodes.Template) -> jinja2.nodes.Template:
+    """The tree, if it is not deep: compiling takes the square of the depth, up to the process's recursion limit."""
+    level: list[jinja2.nodes.Node] = [tree]
+    for _ in range(MAX_NESTING):
+        level = [child for node in level for child in node.iter_child_nodes()]
+        if not level:
+            return tree
+    raise RecursionError
 
 
 def compile_tree(environment: Environment, tree: jinja2.nodes.Template) -> jinja2.Template:

@@ -264,6 +264,18 @@ def test_they_end_within_so_many_calls() -> None:
     assert too_many == {}
 
 
+@pytest.mark.parametrize("name", ["filters", "nots", "sums", "attributes"])
+def test_deep_nesting_where_python_would_allow_it(name: str) -> None:
+    """The bound is ours: a program may have raised Python's."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        with soon(), pytest.raises(TemplateError, match="nested too deeply"):
+            ChatTemplate(BOMBS[name]).apply(USER)
+    finally:
+        sys.setrecursionlimit(before)
+
+
 def test_a_rendering_takes_no_more_steps_than_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step that is taken is counted down before its work is done."""
     taken = 0

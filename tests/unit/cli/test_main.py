@@ -65,7 +65,7 @@ def test_every_command_has_help(cli: CLI, name: str) -> None:
         (["run", "--see", "3"], "unrecognized arguments: --see"),
         (["run", "--seed"], "argument -s/--seed: expected one argument"),
         (["run", "--seed", "x"], "invalid int value"),
-        (["chat", "-ctk", "q8_0"], "invalid choice: 'q8_0'"),
+        (["chat", "-ctk", "q9_0"], "invalid choice: 'q9_0'"),
         (["rm"], "MODEL"),
         (["chat", "a", "b"], "unrecognized arguments: b"),
         (["chat", "a", "-m", "b"], "give the model once"),
