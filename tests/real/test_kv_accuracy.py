@@ -6,6 +6,7 @@ On the reference backend, whose arithmetic is exact, only the format differs: f1
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ import edgellm
 ADDS = {"f16": 2e-5, "q8_0": 1e-3}
 NATIVE = 1.5
 TEXTS = range(5)
+EXACT = ["smollm2", "gemma3"] if os.environ.get("EDGELLM_LONG_TESTS") else ["smollm2"]
+"""Models for exact arithmetic: Gemma's vocabulary takes 45 seconds."""
 
 
 def divergence(path: Path, data: np.lib.npyio.NpzFile, backend: str, kind: str | tuple[str, str]) -> float:
@@ -29,7 +32,7 @@ def divergence(path: Path, data: np.lib.npyio.NpzFile, backend: str, kind: str |
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ADDS)
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("name", EXACT)
 def test_what_a_format_adds(name: str, kind: str, request: pytest.FixtureRequest, golden_dir: Path) -> None:
     """With f32 the reference's KL is below 1e-6 (tests/parity/test_real.py), so all of it is the format's."""
     path: Path = request.getfixturevalue(f"{name}_path")
