@@ -34,7 +34,7 @@ MIN_PYTHON = (3, 10)
 MIN_CMAKE = (3, 20)
 TEST_MODELS = ("smollm2:135m", "gemma3:270m-base")
 NINJA_PROGRESS = re.compile(r"\[\d+/\d+\] ")
-FIRST_HALF = ("invariance", "kernels", "native", "parity", "real")
+FIRST_HALF = ("invariance", "kernels", "native", "parity", "real", "terminal")
 """Folders of tests/ that take as long as all others together."""
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 
