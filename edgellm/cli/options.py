@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgellm.cli.progress import Bars
 from edgellm.core.errors import ConfigError
 from edgellm.core.kv import KV_NAMES
+from edgellm.core.layouts import WEIGHTS, is_layout
 
 if TYPE_CHECKING:
     from edgellm.hub import ResolvedModel
@@ -23,10 +24,7 @@ class _Weights(tuple[str, ...]):
     """The layouts of weights to choose from; "cache:FILE" is one of them."""
 
     def __contains__(self, value: object) -> bool:
-        return super().__contains__(value) or (isinstance(value, str) and value[:6] == "cache:" and len(value) > 6)
-
-
-WEIGHTS = _Weights(("auto", "mmap", "tiles", "cache"))
+        return is_layout(value)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +51,7 @@ def add_compute(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--weights",
         default="auto",
-        choices=WEIGHTS,
+        choices=_Weights(WEIGHTS),
         help="layout of the weights; cache: a file of tiles, see `edgellm pack` (cache:FILE: that one)",
     )
     group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")

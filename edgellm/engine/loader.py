@@ -16,6 +16,7 @@ from edgellm.core.config import GGUF_SAMPLING_KEYS, SamplingParams, as_integer
 from edgellm.core.env import MAX_THREADS
 from edgellm.core.errors import CapacityError, ConfigError, GGUFError, RequestError, TokenizerError
 from edgellm.core.kv import KV_FORMATS, KV_NAMES, kv_name, kv_pair_name
+from edgellm.core.layouts import WEIGHTS, is_layout
 from edgellm.core.record import dataclass, replace
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("weights") and a fraction 0..1."""
-
-WEIGHTS = ("auto", "mmap", "tiles", "cache")
-"""Layouts of the weights; also "cache:FILE"."""
 
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
@@ -192,10 +190,9 @@ def _checked(options: OpenOptions) -> OpenOptions:
             raise ConfigError(
                 f"kv_type must be one of {', '.join(KV_NAMES)}, or a pair of them for K and V, found {kind!r:.80}"
             )
-    weights = options.weights
-    if weights not in WEIGHTS and not (isinstance(weights, str) and weights[:6] == "cache:" and weights[6:].strip()):
+    if not is_layout(options.weights):
         allowed = ", ".join(f'"{w}"' for w in WEIGHTS)
-        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {weights!r:.80}')
+        raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {options.weights!r:.80}')
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
     return replace(options, **numbers)

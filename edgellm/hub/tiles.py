@@ -47,12 +47,11 @@ class NotACache(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TileCache:
-    """A tile cache. source: path of the (first) file it was made from. size: bytes. usable: its header can be read."""
+    """A tile cache. source: path of the (first) file it was made from, None where it cannot be read. size: bytes."""
 
     path: Path
     source: Path | None
     size: int
-    usable: bool
 
     @property
     def orphaned(self) -> bool:
@@ -173,12 +172,12 @@ def _described(path: Path) -> TileCache | None:
         size = os.fstat(fd).st_size
         source = read_header(fd)[0].get("source")
         if not isinstance(source, str) or "\0" in source:
-            return TileCache(path, None, size, False)
-        return TileCache(path, Path(source), size, True)
+            return TileCache(path, None, size)
+        return TileCache(path, Path(source), size)
     except NotACache:  # none of ours: never touched
         return None
     except (OSError, ValueError):
-        return TileCache(path, None, size, False)
+        return TileCache(path, None, size)
     finally:
         os.close(fd)
 
