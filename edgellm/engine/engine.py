@@ -24,7 +24,7 @@ from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
 
-STREAM_SECONDS = 0.06
+STREAM_SECONDS = 0.1
 """Decode steps of a streamed answer that take less than this together may be one native call, and one Delta."""
 
 MOST_STEPS, MOST_STEPS_WITH_STOPS = 32, 4
