@@ -131,11 +131,11 @@ static void worker_main(void *argument) {
 
 el_pool *el_pool_new(int32_t n_threads, int32_t *failed) {
     *failed = 1;
-    el_pool *p = aligned_alloc(64, sizeof *p);
+    el_pool *p = el_os_reserve(sizeof *p, 0); /* a page: what is aligned in it stays so */
     if (!p) return NULL;
-    *p = (el_pool){.n_threads = n_threads};
+    p->n_threads = n_threads;
     p->workers = calloc((size_t)n_threads, sizeof *p->workers);
-    p->runs = aligned_alloc(64, (size_t)n_threads * sizeof *p->runs);
+    p->runs = el_os_reserve((size_t)n_threads * sizeof *p->runs, 0);
     if (!p->workers || !p->runs) {
         el_pool_free(p);
         return NULL;
@@ -162,8 +162,8 @@ void el_pool_free(el_pool *pool) {
     announce(pool);
     for (int32_t i = 1; i <= pool->n_started; i++) el_os_thread_join(&pool->workers[i].thread);
     free(pool->workers);
-    free(pool->runs);
-    free(pool);
+    el_os_release(pool->runs, (size_t)pool->n_threads * sizeof *pool->runs);
+    el_os_release(pool, sizeof *pool);
 }
 
 int32_t el_pool_threads(const el_pool *pool) { return pool->n_threads; }

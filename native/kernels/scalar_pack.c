@@ -42,16 +42,24 @@ static void pack_q8_0(const void *rows, size_t row_stride, int32_t n_rows, int32
     }
 }
 
-/* Bit `bit` of 32 weights of one row: bit s of a line = that of step s. */
+/* Bit `bit` of 32 weights of one row: bit s of a line = that of step s. Each byte is put together before it is stored:
+ * clang 22.1 vectorises a loop of `line[4 * row + i % 4] |= ...` wrongly, and loses seven of the eight bits. */
 static void put_bits(uint8_t *line, int row, const uint8_t *u, int bit) {
-    for (int i = 0; i < 32; i++) line[4 * row + i % 4] |= (uint8_t)(((u[i] >> bit) & 1) << (i / 4));
+    for (int j = 0; j < 4; j++) {
+        unsigned byte = 0;
+        for (int s = 0; s < 8; s++) byte |= ((unsigned)u[4 * s + j] >> bit & 1u) << s;
+        line[4 * row + j] = (uint8_t)byte;
+    }
 }
 
 /* Bits `bit` and `bit` + 1 of 32 weights of one row: those of step s at 2 (s % 4) of line s / 4. */
 static void put_crumbs(uint8_t *lines, int row, const uint8_t *u, int bit) {
-    for (int i = 0; i < 32; i++) {
-        int s = i / 4;
-        lines[64 * (s / 4) + 4 * row + i % 4] |= (uint8_t)(((u[i] >> bit) & 3) << (2 * (s % 4)));
+    for (int l = 0; l < 2; l++) {
+        for (int j = 0; j < 4; j++) {
+            unsigned byte = 0;
+            for (int s = 0; s < 4; s++) byte |= ((unsigned)u[16 * l + 4 * s + j] >> bit & 3u) << 2 * s;
+            lines[64 * l + 4 * row + j] = (uint8_t)byte;
+        }
     }
 }
 

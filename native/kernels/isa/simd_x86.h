@@ -12,6 +12,7 @@
 #include "avx512_simde.h"
 #else
 #include <immintrin.h>
+#include <stdint.h>
 
 /* sum + the four products of the bytes of every dword, u unsigned, s signed; exact. In the encoding of AVX-VNNI, or, for
  * tests on processors that lack it, in that of AVX-512 VL and VNNI. */

@@ -1,6 +1,7 @@
 /* A random llama-like model of two layers, and running it step by step. */
 #include "step_check.h"
 
+#include "os.h"
 #include "qblocks.h"
 
 static uint64_t random_state = 1;
@@ -405,7 +406,7 @@ int32_t run_all(model *m, const el_config *c, int32_t chunk, int32_t others, ans
 
 static void keep_tiles(el_weight *w) {
     int64_t bytes = el_tile_bytes(w->qtype, w->n_rows, w->n_cols), row = w->n_bytes / w->n_stack;
-    char *tiles = aligned_alloc(64, (size_t)(bytes * w->n_stack));
+    char *tiles = el_os_reserve((size_t)(bytes * w->n_stack), 0);
     el_error err = {0};
     for (int32_t i = 0; tiles && i < w->n_stack; i++) {
         int32_t code = el_pack_tiles(i % 2 ? "scalar" : NULL, w->qtype, w->n_rows, w->n_cols,
@@ -419,7 +420,7 @@ static void keep_tiles(el_weight *w) {
 void set_pack(model *m, int32_t pack) {
     for (int32_t i = 0; i < m->m.n_weights; i++) {
         el_weight *w = &m->weights[i];
-        free((void *)(uintptr_t)w->tiles);
+        el_os_release((void *)(uintptr_t)w->tiles, (size_t)w->n_tile_bytes);
         w->tiles = NULL;
         w->pack = pack == 2 ? 0 : pack;
         if (pack == 2) keep_tiles(w);
