@@ -56,7 +56,8 @@ int32_t el_os_read(int32_t fd, int64_t offset, void *to, size_t bytes) {
         OVERLAPPED where = {.Offset = (DWORD)at, .OffsetHigh = (DWORD)(at >> 32)};
         size_t left = bytes - done;
         DWORD n = 0;
-        if (!ReadFile(file, (char *)to + done, left > 1u << 30 ? 1u << 30 : (DWORD)left, &n, &where) || n == 0) {
+        if (!ReadFile(file, (char *)to + done, left > 1u << 30 ? 1u << 30 : (DWORD)left, &n, &where) ||
+            n == 0) {
             return -1;
         }
         done += n;
@@ -133,7 +134,8 @@ int32_t el_os_default_threads(void) {
     BYTE best = 0;
     int32_t cores = 0;
     for (DWORD at = 0; at < n;) {
-        SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *x = (SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *)(void *)(list + at);
+        SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *x =
+            (SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *)(void *)(list + at);
         BYTE class = x->Processor.EfficiencyClass;
         if (!masked || (x->Processor.GroupMask[0].Mask & ours)) {
             if (class > best) best = class, cores = 0;
