@@ -130,9 +130,17 @@ def command_parser(name: str) -> Parser:
     return parser
 
 
+def _open_closed_streams() -> None:
+    """Put the null device where a standard stream was closed (`>&-`): nothing else then gets its descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line (sys.argv by default); returns the exit code, whatever happens."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     collects = gc.isenabled()
     gc.disable()  # what is imported stays: looking through it again and again takes a tenth of the start
     try:

@@ -168,11 +168,17 @@ def open_llm(args: argparse.Namespace) -> LLM:
     return llm
 
 
+MAX_TEXT = 64 << 20
+"""Characters of a prompt at most: more than any context holds."""
+
+
 def read_text(path: str, *, whole: bool = False) -> str:
     """A text file as a prompt: without its last line break, unless it is wanted whole. Raises ConfigError."""
     try:
         with open(Path(path).expanduser(), encoding="utf-8", newline="" if whole else None) as file:
-            text = file.read()
+            text = file.read(MAX_TEXT + 1)
+        if len(text) > MAX_TEXT:
+            raise ConfigError(f"{path} has more than {MAX_TEXT >> 20} million characters: no prompt is that long")
         return text if whole else text.removesuffix("\n")
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from None
@@ -185,7 +191,9 @@ def read_stdin(*, whole: bool = False) -> str:
     if sys.stdin is None:
         return ""
     try:
-        text = sys.stdin.read()
+        text = sys.stdin.read(MAX_TEXT + 1)
+        if len(text) > MAX_TEXT:
+            raise ConfigError(f"more than {MAX_TEXT >> 20} million characters were piped in: no prompt is that long")
         return text if whole else text.removesuffix("\n")
     except UnicodeDecodeError as e:
         raise ConfigError(f"what was piped in is not text in {e.encoding}: {e.reason} at byte {e.start}") from None

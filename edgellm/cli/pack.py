@@ -81,7 +81,7 @@ def _pack(args: argparse.Namespace, model: Path, report: dict[str, Any]) -> None
             return lambda fraction: bars.work(int(fraction * total), total, label)
 
         if args.output is not None:
-            path = Path(args.output).expanduser()
+            path = _output(args.output)
         else:
             good = (p for p in caches.places(file.path) if tilefile.is_good(p, file, entries))
             path = next(good, caches.in_cache(file.path))
@@ -96,6 +96,16 @@ def _pack(args: argparse.Namespace, model: Path, report: dict[str, Any]) -> None
         report["path"], report["size"] = str(path), path.stat().st_size
 
 
+def _output(text: str) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as e:  # no such user
+        raise ConfigError(f"--output {text!r:.80}: {e}") from None
+    if not path.name or "\0" in text:
+        raise ConfigError(f"--output needs the name of a file, found {text!r:.80}")
+    return path
+
+
 def _print(report: dict[str, Any], as_json: bool) -> None:
     if report["freed"] is not None:
         text = f"removed {report['freed'] / 1e6:.1f} MB of tiles"
@@ -107,7 +117,10 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
         )
     else:
         done = "packed" if report["written"] else "undamaged" if report["damaged"] is not None else "already packed"
-        text = f"{done}: {report['size'] / 1e6:.1f} MB; any `edgellm run` of this model now starts from it"
+        path = Path(report["path"])
+        found = path in caches.places(Path(report["model"]))
+        use = "any `edgellm run` of this model" if found else f"`--weights cache:{path}`"
+        text = f"{done}: {report['size'] / 1e6:.1f} MB; {use} now starts from it"
     print(text, file=sys.stderr)
     if as_json:
         print(json.dumps(report))

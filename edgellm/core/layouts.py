@@ -8,4 +8,6 @@ WEIGHTS = ("auto", "mmap", "tiles", "cache")
 
 def is_layout(value: object) -> bool:
     """Whether `value` names a layout: one of WEIGHTS, or "cache:" and a file."""
-    return value in WEIGHTS or (isinstance(value, str) and value[:6] == "cache:" and bool(value[6:].strip()))
+    return value in WEIGHTS or (
+        isinstance(value, str) and value[:6] == "cache:" and bool(value[6:].strip()) and "\0" not in value
+    )

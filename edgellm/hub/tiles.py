@@ -17,6 +17,7 @@ model's path. `edgellm.backends.native.tilefile` writes caches and decides wheth
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from edgellm.core import env
-from edgellm.core.errors import ConfigError
+from edgellm.core.errors import CacheError, ConfigError
 from edgellm.core.record import dataclass
 from edgellm.hub.local import models_dir
 from edgellm.hub.lock import growing
@@ -56,7 +57,7 @@ class TileCache:
     @property
     def orphaned(self) -> bool:
         """Whether it is of no use any more: unreadable, or its model is gone."""
-        return self.source is None or not self.source.exists()
+        return self.source is None or _is_gone(self.source)
 
 
 def tiles_dir() -> Path:
@@ -96,8 +97,21 @@ def all_caches() -> list[TileCache]:
 
 
 def remove_of(model: Path) -> int:
-    """Deletes the caches of a model, and what interrupted packing left. The bytes that were freed."""
-    return sum(_unlink(path) + _unlink_unless_growing(part_of(path)) for path in places(model))
+    """Deletes the caches of a model, and what interrupted packing left. The bytes that were freed.
+
+    A file beside the model that is no cache stays. Raises CacheError where a cache cannot be deleted.
+    """
+    freed = 0
+    for path in places(model):
+        if _described(path) is not None:
+            try:
+                size = path.lstat().st_size
+                path.unlink()
+            except OSError as e:
+                raise CacheError(f"the tile cache {path} cannot be deleted: {e.strerror or e}") from e
+            freed += size
+        freed += _unlink_unless_growing(part_of(path))
+    return freed
 
 
 def remove_orphans(below: Path | None = None) -> int:
@@ -135,7 +149,7 @@ def read_header(fd: int) -> tuple[dict[str, Any], int]:
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a file")
+        raise NotACache("it is not a regular file")
     os.lseek(fd, 0, os.SEEK_SET)
     first = os.read(fd, PREAMBLE.size)
     if first[:16] != MAGIC:
@@ -202,7 +216,18 @@ def _unlink_unless_growing(path: Path) -> int:
 
 def _unlink(path: Path) -> int:
     with contextlib.suppress(OSError):
-        size = path.stat().st_size
+        size = path.lstat().st_size
         path.unlink()
         return size
     return 0
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether there is no such file; False where that cannot be told."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    except OSError as e:
+        return e.errno == errno.ENAMETOOLONG
+    return False

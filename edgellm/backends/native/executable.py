@@ -161,6 +161,10 @@ def _matrix(file: GGUFFile, weight: Weight, *, pack: bool, tiles: Bytes | None) 
     return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack, (fd, offset), tiles)
 
 
+HEAD_STEP = 4
+"""Numbers in a head's key and in its value are multiples of this (`el_cache_layer` in edgellm.h)."""
+
+
 def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
     layers = []
     for c, cache in enumerate(plan.caches):
@@ -168,6 +172,12 @@ def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
             raise UnsupportedModel(
                 f'{plan.arch}: the native backend has no "{cache.kind}" cache in this release: use backend="reference"'
             )
+        for x in cache.layers:
+            if x.k_dim % HEAD_STEP or x.v_dim % HEAD_STEP:
+                raise UnsupportedModel(
+                    f"{plan.arch}: the native backend has attention for heads of multiples of {HEAD_STEP} numbers, "
+                    f'found {x.k_dim} and {x.v_dim}: use backend="reference"'
+                )
         layers += [CacheLayerSpec(c, i, x.heads, x.k_dim, x.v_dim) for i, x in enumerate(cache.layers)]
     return layers
 

@@ -207,14 +207,17 @@ def _refuse_to_replace(path: Path) -> None:
         if path.parent == caches.tiles_dir():
             return
     try:
-        with open(path, "rb") as f:
-            caches.read_header(f.fileno())
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
-        pass
+        return
+    try:
+        caches.read_header(fd)
     except caches.NotACache as e:
         raise CacheError(f"{path} is not replaced: {e}. Choose another name") from None
     except ValueError:  # a damaged one
         pass
+    finally:
+        os.close(fd)
 
 
 def is_good(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> bool:

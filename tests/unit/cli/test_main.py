@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -280,3 +281,18 @@ def test_a_warning_is_shown(cli: CLI, tiny: str) -> None:
 
 def test_the_repository_has_no_other_entry(repository: Path) -> None:
     assert 'edgellm = "edgellm.__main__:main"' in (repository / "pyproject.toml").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("words", [("list",), ("doctor",), ("run", "hi", "-n", "3", "--json")])
+def test_standard_streams_may_be_closed(tiny: str, words: tuple[str, ...], closed: str) -> None:
+    argv = list(words)
+    if argv[0] == "run":
+        argv.insert(1, tiny)
+    line = f"{shlex.join(command(*argv))} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == ("1>&-" not in closed)

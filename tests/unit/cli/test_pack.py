@@ -156,3 +156,66 @@ def test_list_rm_and_doctor(cli: CLI, model: Path, tmp_path: Path) -> None:
     assert removed == [{"name": name, "freed": n_bytes + size, "tiles": size}]
     assert not tiles.in_cache(model).exists()
     assert tiles.in_cache(other).exists(), "not a model of the cache: that is for --prune"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_regular_file_is_not_replaced(cli: CLI, model: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        code, out, err = cli("pack", str(model), "-o", str(path))
+        assert (code, out) == (1, "")
+        assert "is not replaced: it is not a regular file" in err
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "a\0b"])
+def test_an_output_that_names_no_file(cli: CLI, model: Path, name: str) -> None:
+    code, out, err = cli("pack", str(model), "-o", name)
+    assert (code, out) == (2, "")
+    assert "--output needs the name of a file" in err
+
+
+def test_elsewhere_it_is_found_by_its_name_only(cli: CLI, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.tiles"
+    code, _, err = cli("pack", str(model), "-o", str(path))
+    assert code == 0
+    assert f"`--weights cache:{path}` now starts from it" in err
+
+
+def test_remove_leaves_what_is_no_cache(cli: CLI, model: Path) -> None:
+    notes = tiles.beside(model)
+    notes.write_text("my notes")
+    assert report(cli, str(model), "--remove")["freed"] == 0
+    assert notes.read_text() == "my notes"
+
+
+def test_remove_says_what_it_cannot_delete(cli: CLI, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("pack", str(model))[0] == 0
+
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, err = cli("pack", str(model), "--remove")
+    assert code == 1
+    assert "cannot be deleted: Permission denied" in err
+
+
+def test_a_model_that_cannot_be_seen_is_not_gone(
+    cli: CLI, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("pack", str(model))[0] == 0
+    (cache,) = tiles.all_caches()
+    stat = os.stat
+
+    def refuse(path: object, *args: object, **kwargs: object) -> os.stat_result:
+        if path == cache.source:
+            raise PermissionError(13, "Permission denied")
+        return stat(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert not cache.orphaned
+    monkeypatch.undo()
+    assert tiles.TileCache(cache.path, Path("x" * 5000), 1).orphaned
+    assert tiles.TileCache(cache.path, tmp_path / "never", 1).orphaned

@@ -258,3 +258,12 @@ def test_log_probabilities_in_json(cli: CLI, tiny: str) -> None:
     assert first is None
     assert all(t["logprob"] <= 0 for t in rest)
     assert json.loads(out)["logprobs"] is None
+
+
+def test_a_file_without_end_is_refused(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("edgellm.cli.options.MAX_TEXT", 1 << 20)
+    path = tmp_path / "long.txt"
+    path.write_text("a" * ((1 << 20) + 1))
+    code, out, err = cli("run", tiny, "-f", str(path))
+    assert (code, out) == (2, "")
+    assert f"{path} has more than 1 million characters" in err
