@@ -6,7 +6,7 @@ import argparse
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from edgellm.cli.progress import Bars
 from edgellm.core.errors import ConfigError
@@ -176,10 +176,7 @@ def read_text(path: str, *, whole: bool = False) -> str:
     """A text file as a prompt: without its last line break, unless it is wanted whole. Raises ConfigError."""
     try:
         with open(Path(path).expanduser(), encoding="utf-8", newline="" if whole else None) as file:
-            text = file.read(MAX_TEXT + 1)
-        if len(text) > MAX_TEXT:
-            raise ConfigError(f"{path} has more than {MAX_TEXT >> 20} million characters: no prompt is that long")
-        return text if whole else text.removesuffix("\n")
+            return _take(file, path, whole)
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from None
     except (ValueError, RuntimeError) as e:
@@ -188,20 +185,22 @@ def read_text(path: str, *, whole: bool = False) -> str:
 
 def read_stdin(*, whole: bool = False) -> str:
     """Everything piped in, without its last line break unless it is wanted whole. ConfigError if it is not text."""
-    if sys.stdin is None:
-        return ""
     try:
-        text = sys.stdin.read(MAX_TEXT + 1)
-        if len(text) > MAX_TEXT:
-            raise ConfigError(f"more than {MAX_TEXT >> 20} million characters were piped in: no prompt is that long")
-        return text if whole else text.removesuffix("\n")
+        return _take(sys.stdin, "standard input", whole)
     except UnicodeDecodeError as e:
         raise ConfigError(f"what was piped in is not text in {e.encoding}: {e.reason} at byte {e.start}") from None
 
 
+def _take(file: TextIO, name: str, whole: bool) -> str:
+    text = file.read(MAX_TEXT + 1)
+    if len(text) > MAX_TEXT:
+        raise ConfigError(f"{name} has more than {MAX_TEXT >> 20} million characters: no prompt is that long")
+    return text if whole else text.removesuffix("\n")
+
+
 def on_terminal() -> bool:
     """Whether a person can type: standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()
+    return sys.stdin.isatty()
 
 
 def base_text(name: str) -> str:

@@ -117,9 +117,8 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
         )
     else:
         done = "packed" if report["written"] else "undamaged" if report["damaged"] is not None else "already packed"
-        path = Path(report["path"])
-        found = path in caches.places(Path(report["model"]))
-        use = "any `edgellm run` of this model" if found else f"`--weights cache:{path}`"
+        found = os.path.realpath(report["path"]) in map(os.path.realpath, caches.places(Path(report["model"])))
+        use = "any `edgellm run` of this model" if found else f"`--weights cache:{report['path']}`"
         text = f"{done}: {report['size'] / 1e6:.1f} MB; {use} now starts from it"
     print(text, file=sys.stderr)
     if as_json:

@@ -53,7 +53,7 @@ def read_prompt(args: argparse.Namespace) -> str | None:
         parts.append(args.prompt_flag)
     if args.file is not None:
         parts.append(options.read_text(args.file))
-    if sys.stdin is not None and not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         piped = options.read_stdin()
         if piped.strip():
             parts.append(piped)

@@ -105,11 +105,9 @@ def remove_of(model: Path) -> int:
     for path in places(model):
         if _described(path) is not None:
             try:
-                size = path.lstat().st_size
-                path.unlink()
+                freed += _delete(path)
             except OSError as e:
                 raise CacheError(f"the tile cache {path} cannot be deleted: {e.strerror or e}") from e
-            freed += size
         freed += _unlink_unless_growing(part_of(path))
     return freed
 
@@ -138,6 +136,11 @@ def part_of(path: Path) -> Path:
 def start_of_tiles(n_header: int) -> int:
     """The byte where the tiles begin behind a header of n_header bytes."""
     return -(-(PREAMBLE.size + n_header) // ALIGNMENT) * ALIGNMENT
+
+
+def open_cache(path: Path) -> int:
+    """A descriptor to read a cache from; it does not wait where the name is a pipe's. Raises OSError."""
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
 def read_header(fd: int) -> tuple[dict[str, Any], int]:
@@ -177,9 +180,7 @@ def read_header(fd: int) -> tuple[dict[str, Any], int]:
 
 def _described(path: Path) -> TileCache | None:
     try:
-        fd = os.open(
-            path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        )
+        fd = open_cache(path)
     except OSError:
         return None
     try:
@@ -216,6 +217,13 @@ def _unlink_unless_growing(path: Path) -> int:
 
 def _unlink(path: Path) -> int:
     with contextlib.suppress(OSError):
+        return _delete(path)
+    return 0
+
+
+def _delete(path: Path) -> int:
+    """Deletes a file; the bytes that were freed, 0 where somebody else was quicker. OSError."""
+    with contextlib.suppress(FileNotFoundError):
         size = path.lstat().st_size
         path.unlink()
         return size

@@ -34,17 +34,6 @@ void *el_os_reserve(size_t bytes, int32_t huge) {
     return p + head;
 }
 
-void el_os_release(void *memory, size_t bytes) {
-    if (memory) munmap(memory, bytes);
-}
-
-void el_os_discard(void *memory, size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
-    uintptr_t last = ((uintptr_t)memory + bytes) / page * page;
-    if (last > first) madvise((void *)first, last - first, MADV_DONTNEED);
-}
-
 /* The kernel copies, and reports a page that cannot be had instead of raising SIGBUS. Where a sandbox forbids the call
  * there is only the plain way. */
 int32_t el_os_copy(void *to, const void *from, size_t bytes) {

@@ -1,12 +1,9 @@
 /* The operating system layer for macOS. */
 #include "os.h"
 
-#include <errno.h>
 #include <mach/mach.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/sysctl.h>
-#include <unistd.h>
 
 /* ---- memory ---- */
 
@@ -16,17 +13,6 @@ void *el_os_reserve(size_t bytes, int32_t huge) {
     if (bytes == 0 || bytes > (size_t)1 << 46) return NULL;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
-}
-
-void el_os_release(void *memory, size_t bytes) {
-    if (memory) munmap(memory, bytes);
-}
-
-void el_os_discard(void *memory, size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
-    uintptr_t last = ((uintptr_t)memory + bytes) / page * page;
-    if (last > first) madvise((void *)first, last - first, MADV_FREE);
 }
 
 /* The kernel copies, and reports a page that cannot be had. */

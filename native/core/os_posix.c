@@ -1,17 +1,35 @@
-/* What Linux and macOS have in common: the clock, reading, threads. */
+/* What Linux and macOS have in common: the clock, giving memory back, reading, threads. */
 #include "os.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifdef __APPLE__
+enum { GIVE_BACK = MADV_FREE }; /* there, MADV_DONTNEED keeps the memory */
+#else
+enum { GIVE_BACK = MADV_DONTNEED };
+#endif
 
 uint64_t el_os_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void el_os_release(void *memory, size_t bytes) {
+    if (memory) munmap(memory, bytes);
+}
+
+void el_os_discard(void *memory, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
+    uintptr_t last = ((uintptr_t)memory + bytes) / page * page;
+    if (last > first) madvise((void *)first, last - first, GIVE_BACK);
 }
 
 int32_t el_os_read(int32_t fd, int64_t offset, void *to, size_t bytes) {

@@ -172,13 +172,13 @@ def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
             raise UnsupportedModel(
                 f'{plan.arch}: the native backend has no "{cache.kind}" cache in this release: use backend="reference"'
             )
-        for x in cache.layers:
+        for i, x in enumerate(cache.layers):
             if x.k_dim % HEAD_STEP or x.v_dim % HEAD_STEP:
                 raise UnsupportedModel(
                     f"{plan.arch}: the native backend has attention for heads of multiples of {HEAD_STEP} numbers, "
                     f'found {x.k_dim} and {x.v_dim}: use backend="reference"'
                 )
-        layers += [CacheLayerSpec(c, i, x.heads, x.k_dim, x.v_dim) for i, x in enumerate(cache.layers)]
+            layers.append(CacheLayerSpec(c, i, x.heads, x.k_dim, x.v_dim))
     return layers
 
 

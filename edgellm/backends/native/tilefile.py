@@ -141,7 +141,7 @@ def open_tiles(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> Tiles:
     The tiles themselves are not read: `damaged` does that.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        fd = caches.open_cache(path)
     except OSError as e:
         raise CacheError(f"{path} cannot be opened as a tile cache: {e.strerror or e}") from e
     try:
@@ -207,7 +207,7 @@ def _refuse_to_replace(path: Path) -> None:
         if path.parent == caches.tiles_dir():
             return
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        fd = caches.open_cache(path)
     except FileNotFoundError:
         return
     try:
@@ -232,7 +232,7 @@ def is_good(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> bool:
 def damaged(tiles: Tiles, entries: Sequence[Entry], progress: Progress | None = None) -> list[str]:
     """The tensors whose tiles are not as they were written: reads and hashes them all. CacheError."""
     try:
-        fd = os.open(tiles.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        fd = caches.open_cache(tiles.path)
     except OSError as e:
         raise CacheError(f"{tiles.path} cannot be read: {e.strerror or e}") from e
     start = tiles.n_bytes - total_bytes(entries)
