@@ -368,6 +368,13 @@ def verb_test(args: list[str]) -> int:
     return in_two_halves()
 
 
+def verb_limits(args: list[str]) -> int:
+    """check what is promised about times and speeds: for an idle machine"""
+    prepare(dev=True)
+    os.environ["EDGELLM_LIMITS"] = "1"  # tests/limits.py
+    return hand_over([PYTHON, "-m", "pytest", "-q", "-m", "timing", *args])
+
+
 def in_two_halves() -> int:
     """Run all tests in two processes, since most use one core: those of FIRST_HALF, and all others."""
     tests = ROOT / "tests"

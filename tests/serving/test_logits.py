@@ -147,7 +147,7 @@ def test_logits_beside_generating_requests(open_llm: OpenLLM) -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(60)
     assert all(results[i] == alone for i in (1, 3, 5))
     assert all((results[i] == EXPECTED).all() for i in (0, 2, 4))
 

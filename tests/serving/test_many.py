@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from limits import seconds
 from serving.conftest import OpenLLM
 
 from edgellm import LLM
@@ -53,16 +54,17 @@ def test_many_threads_at_once(llm: LLM) -> None:
 
 def test_no_request_starves(open_llm: OpenLLM) -> None:
     """A short request ends while longer ones, sent before and after, go on."""
-    llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.001), max_seqs=4, n_batch=16)
+    llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.02), max_seqs=4, n_batch=16)
     long = [threading.Thread(target=llm.generate, args=([1] * 100,), kwargs={"temperature": 0}) for _ in range(3)]
     for t in long:
         t.start()
-    while llm._loaded.engine.stats.steps < 5:
+    while llm._loaded.engine.stats.steps < 5 or len(llm._loaded.engine._requests) < 3:
         time.sleep(0.001)
     llm.generate([2], max_tokens=3, temperature=0)
     assert any(t.is_alive() for t in long)
+    llm.close()
     for t in long:
-        t.join(30)
+        t.join(60)
 
 
 class Instant:
@@ -86,12 +88,11 @@ class Instant:
 _FINE = np.zeros(1, np.int32)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8}], ids=["greedy", "sampled"])
 def test_pythons_share_of_a_decode_step(open_llm: OpenLLM, options: dict[str, Any]) -> None:
     """Everything in a step but the executable, scheduling included, in processor time: other programs do not count.
     Step by step: with several steps in a call it is a fraction of this.
-
-    On an idle machine it is below 50 µs; the bound here allows for neighbours that share caches and cores.
     """
     llm = open_llm(n_ctx=2048)
     engine = llm._loaded.engine
@@ -104,9 +105,9 @@ def test_pythons_share_of_a_decode_step(open_llm: OpenLLM, options: dict[str, An
         llm.generate([1], max_tokens=1000, seed=1, **options)
         medians.append(float(np.median(np.diff(runner.at))))
     print(f"\nPython's share of a decode step: {min(medians) * 1e6:.1f} µs")
-    assert 1e-6 < min(medians) < 150e-6
+    assert 1e-6 < min(medians) < seconds(50e-6)
     stats = engine.stats
     assert stats.steps == stats.tokens == 5000
-    assert stats.seconds_python > sum(medians) * 900
+    assert stats.seconds_python > sum(medians) * 500
     assert stats.seconds_native > 0
     assert stats.seconds_python + stats.seconds_native < time.perf_counter() - begin

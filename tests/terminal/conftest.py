@@ -13,7 +13,7 @@ import pytest
 from serving.tiny import write_tiny
 from unit.cli.conftest import command, environment
 
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 
 
 class Tmux:

@@ -98,7 +98,7 @@ def test_several_lines_by_hand(chat: Chat) -> None:
 
 
 def test_an_interrupt_stops_the_answer_only(chat: Chat) -> None:
-    screen = chat(answers=("word " * 200, "Second."), pace=0.01)
+    screen = chat(answers=("word " * 200, "Second."), pace=0.03)
     screen.type("Hi")
     screen.press("Enter")
     screen.wait_for("word word word")
@@ -121,7 +121,7 @@ def test_an_interrupt_stops_the_answer_only(chat: Chat) -> None:
 
 
 def test_an_interrupt_in_the_middle_of_styled_text_leaves_no_style_behind(chat: Chat) -> None:
-    screen = chat(answers=("**" + "bold " * 100 + "**",), pace=0.01)
+    screen = chat(answers=("**" + "bold " * 100 + "**",), pace=0.03)
     screen.type("Hi")
     screen.press("Enter")
     screen.wait_for("bold bold")
@@ -175,7 +175,7 @@ def test_the_window_is_resized_while_typing(chat: Chat) -> None:
 
 
 def test_the_window_is_resized_while_an_answer_comes(chat: Chat) -> None:
-    screen = chat(answers=("some words " * 60,), pace=0.004, columns=100, rows=50)
+    screen = chat(answers=("some words " * 60,), pace=0.01, columns=100, rows=50)
     screen.type("Hi")
     screen.press("Enter")
     screen.wait_for("some words some")
@@ -263,9 +263,12 @@ def test_a_chat_that_waits_does_nothing(chat: Chat) -> None:
             wakeups += int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE).group(1))  # type: ignore[union-attr]
         return ticks, wakeups
 
-    time.sleep(1.0)
-    before = spent()
-    time.sleep(4.0)
-    after = spent()
-    assert after[0] - before[0] <= 1
-    assert after[1] - before[1] <= 4
+    for attempt in range(5):  # how long it takes to come to rest is the machine's business
+        time.sleep(1.0)
+        before = spent()
+        time.sleep(3.0)
+        rest = 4 * (attempt + 1)
+        ticks, wakeups = (b - a for a, b in zip(before, spent(), strict=True))
+        if ticks <= 1 and wakeups <= 3:
+            return
+    pytest.fail(f"{ticks} ticks and {wakeups} wake-ups in three seconds, after {rest} of rest")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from limits import seconds
 
 from edgellm.chat import ChatTemplate
 from edgellm.chat.meter import STEPS, STEPS_PER_MESSAGE, STEPS_PER_VALUE, STEPS_TO_PROBE, Meter
@@ -18,8 +19,7 @@ from edgellm.core.errors import TemplateError
 
 USER = [{"role": "user", "content": "Hello"}]
 MAX_SECONDS = 0.5
-"""Of this thread's processor time, where `yardstick` takes YARDSTICK; more in proportion where that takes longer."""
-YARDSTICK = 0.008
+"""Of this thread's processor time."""
 MAX_CALLS = 3_000_000
 """Calls of Python and C functions, parsing and compiling included: the same number on every machine."""
 MAX_BYTES = 64_000_000
@@ -209,30 +209,21 @@ BOMBS = {
 }  # fmt: skip
 
 
-def yardstick() -> float:
-    """Seconds of processor time of a fixed piece of Python: how fast this machine is just now."""
-    start, total, seen = time.thread_time(), 0, {}
-    for i in range(100_000):
-        total += i & 7
-        seen[i & 255] = total
-    return time.thread_time() - start
-
-
 @contextmanager
 def soon(allowance: float = 1.0) -> Iterator[None]:
-    """Fails where the block takes longer than MAX_SECONDS times the allowance, by the yardstick."""
+    """Fails where the block takes longer than MAX_SECONDS times the allowance."""
     gc.collect()
     gc.freeze()  # the other tests' objects are none of a template's
-    before, start = yardstick(), time.thread_time()
+    start = time.thread_time()
     try:
         yield
         taken = time.thread_time() - start
     finally:
         gc.unfreeze()
-    pace = max(1.0, before / YARDSTICK, yardstick() / YARDSTICK)
-    assert taken < MAX_SECONDS * allowance * pace, f"{taken:.2f} s at {pace:.1f} times the pace"
+    assert taken < seconds(MAX_SECONDS * allowance)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", BOMBS)
 def test_it_ends_soon(name: str) -> None:
     template = ChatTemplate(BOMBS[name])
@@ -264,6 +255,7 @@ def test_they_end_within_so_many_calls() -> None:
     assert too_many == {}
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", ["filters", "nots", "sums", "attributes"])
 def test_deep_nesting_where_python_would_allow_it(name: str) -> None:
     """The bound is ours: a program may have raised Python's."""
@@ -300,7 +292,7 @@ def test_a_rendering_takes_no_more_steps_than_it_was_given(monkeypatch: pytest.M
 
 IN_LITTLE_MEMORY = """
 import resource, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_bombs import BOMBS, MAX_BYTES, USER
 from edgellm.chat import ChatTemplate
 from edgellm.core.errors import TemplateError
@@ -319,8 +311,9 @@ for name, source in BOMBS.items():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the memory of a process by a system call")
 def test_they_end_in_little_memory() -> None:
-    here = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", IN_LITTLE_MEMORY, here], capture_output=True, text=True, timeout=300)
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY, str(here), str(here.parent.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -330,6 +323,7 @@ PROBED = (
 )
 
 
+@pytest.mark.timing
 def test_bombs_that_wait_for_the_probing() -> None:
     """Trying a template out costs no more than one bomb, whatever is tried; its failures are not the request's."""
     bomb = "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}"
@@ -342,6 +336,7 @@ def test_bombs_that_wait_for_the_probing() -> None:
     assert rendered.text == "Be kind.\n\nHello"
 
 
+@pytest.mark.timing
 def test_bombs_that_wait_for_tagged_text() -> None:
     bomb = "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content[0] != 'H' %}" + bomb + "{% endif %}{{ messages[0].content }}"

@@ -154,7 +154,7 @@ class Screen:
         before, self._at = self.shown[self._at : i], i + len(text)
         return before
 
-    def end(self, timeout: float = 20.0) -> int:
+    def end(self, timeout: float = 60.0) -> int:
         """The exit code, when the program has ended."""
         deadline = time.monotonic() + timeout
         while self._process.poll() is None:

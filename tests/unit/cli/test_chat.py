@@ -183,7 +183,7 @@ def test_typing_streaming_and_ctrl_d(terminal: Any, tiny: str, term: str) -> Non
 
 
 def test_ctrl_c_stops_the_answer_only(terminal: Any, tiny: str) -> None:
-    screen = terminal("chat", tiny, *GREEDY, answers=("word " * 40, "Second."), pace=0.02)
+    screen = terminal("chat", tiny, *GREEDY, answers=("word " * 40, "Second."), pace=0.1)
     screen.wait_for(">>>")
     screen.type("Hi\r")
     screen.wait_for("word word")
@@ -199,7 +199,7 @@ def test_ctrl_c_stops_the_answer_only(terminal: Any, tiny: str) -> None:
 
 
 def test_ctrl_c_before_the_first_word_and_regen(terminal: Any, tiny: str) -> None:
-    screen = terminal("chat", tiny, *GREEDY, "-ub", "1", answers=("Hello.",), pace=0.05)
+    screen = terminal("chat", tiny, *GREEDY, "-ub", "1", answers=("Hello.",), pace=0.15)
     screen.wait_for(">>>")
     screen.type("Hi\r")
     screen.wait_for("Hi")

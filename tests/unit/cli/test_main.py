@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -260,10 +259,8 @@ def test_a_reader_that_leaves_ends_the_program_quietly(tiny: str, argv: tuple[st
     if argv[0] == "run":
         os.read(read, 1)
     os.close(read)
-    begin = time.monotonic()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "")
-    assert time.monotonic() - begin < 20
 
 
 def test_log_lines_go_to_stderr(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -183,20 +182,18 @@ def test_a_failure_in_the_middle_of_an_answer(cli: CLI, tiny: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
 def test_an_interrupt_stops_the_answer_and_exits_130(tiny: str) -> None:
     process = subprocess.Popen(
-        command("run", tiny, "Hi", "--temp", "0", answers=("word " * 40,), pace=0.02),
+        command("run", tiny, "Hi", "--temp", "0", answers=("word " * 40,), pace=0.1),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
     first = process.stdout.read(5)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == ""
     assert (first + out).endswith("\n")
     assert "word word" in "word word " * 2
-    assert len(first + out) < 150
-    assert time.monotonic() - begin < 10
+    assert len(first + out) < 150  # of 200, at ten a second
 
 
 def test_the_model_is_found_by_default_or_explained(cli: CLI) -> None:

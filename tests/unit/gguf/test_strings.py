@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import seconds
 
 from edgellm.core.errors import GGUFError
 from edgellm.gguf import GGUFFile
@@ -103,6 +104,7 @@ def test_bad_utf8_names_the_element() -> None:
         array[-7]
 
 
+@pytest.mark.timing
 def test_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tokens = ["▁" * int(n) + f"tok{i}" for i, n in enumerate(rng.integers(0, 6, 262_144))]
@@ -116,9 +118,10 @@ def test_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
     strings = f.metadata["tokenizer.ggml.tokens"]
     assert isinstance(strings, StringArray)
     assert strings.to_list() == tokens
-    assert min(times) < 0.05, f"262144 strings took {min(times) * 1e3:.0f} ms"
+    assert min(times) < seconds(0.05), f"262144 strings took {min(times) * 1e3:.0f} ms"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("filler", [b"", bytes(8), b"\x01" + bytes(7), b"y" * 256])
 def test_hostile_content_stays_linear(filler: bytes) -> None:
     """Strings made to break every chain cost no more than the plain loop would."""
@@ -128,4 +131,4 @@ def test_hostile_content_stays_linear(filler: bytes) -> None:
     found = scan_strings(data, 0, n)
     assert isinstance(found, np.ndarray)
     assert found[-1] == len(data)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < seconds(1.0)

@@ -202,7 +202,8 @@ class HubHandler(BaseHTTPRequestHandler):
             hub.stalls -= 1
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
-            time.sleep(1.5)
+            self.connection.settimeout(60)
+            self.connection.recv(1)  # until the client gives up
             self.close_connection = True
             return None
         for i in range(0, len(body), 1 << 16):
