@@ -486,6 +486,7 @@ def verb_help(args: list[str]) -> int:
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "chat": verb_chat,
     "test": verb_test,
+    "limits": verb_limits,
     "check": verb_check,
     "format": verb_format,
     "bench": verb_bench,

@@ -43,7 +43,7 @@ EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, 
     __m512i start[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
-        start[c] = _mm512_set1_epi32(-zero_point(type) * el_a16_sum(x[c], k)[2 * b + part]);
+        start[c] = el_times(el_a16_sum(x[c], k)[2 * b + part], -zero_point(type));
         sum[c] = el_dot_begin(top, 4, start[c]);
     }
     EL_UNROLL

@@ -9,6 +9,7 @@ import pytest
 from unit.cli.conftest import CLI
 
 from edgellm import _native
+from edgellm._native import machine as native_machine
 from edgellm.cli import doctor
 from edgellm.core.version import NUMERICS_VERSION, __version__
 
@@ -27,6 +28,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(_native, name, fake)
+    monkeypatch.setattr(native_machine, "isa_levels", lambda: levels)  # what usable_level looks at
     return monkeypatch
 
 
