@@ -35,6 +35,13 @@ const char *el_qtype_name(int32_t qtype) {
     case EL_Q8_0: return "Q8_0";
     case EL_Q2_K: return "Q2_K";
     case EL_Q3_K: return "Q3_K";
+    case EL_IQ1_S: return "IQ1_S";
+    case EL_IQ1_M: return "IQ1_M";
+    case EL_IQ2_XXS: return "IQ2_XXS";
+    case EL_IQ2_XS: return "IQ2_XS";
+    case EL_IQ2_S: return "IQ2_S";
+    case EL_IQ3_XXS: return "IQ3_XXS";
+    case EL_IQ3_S: return "IQ3_S";
     case EL_IQ4_NL: return "IQ4_NL";
     case EL_IQ4_XS: return "IQ4_XS";
     case EL_TQ1_0: return "TQ1_0";

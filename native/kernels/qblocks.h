@@ -84,6 +84,38 @@ typedef struct el_block_tq2_0 {
     uint16_t d;
 } el_block_tq2_0;
 
+/* Indices into code books (codebooks.c), with signs or a minus, and small scales, 256 weights. The fields of IQ2_XXS: for each
+ * 32 weights 4 indices and 32 bits (4 times 7 signs, scale), of IQ2_XS: 9 bits of index, 7 signs. */
+typedef struct el_block_iq1_s {
+    uint16_t d;
+    uint8_t qs[32];
+    uint16_t qh[8];
+} el_block_iq1_s;
+typedef struct el_block_iq1_m {
+    uint8_t qs[32], qh[16];
+    uint16_t scales[4];
+} el_block_iq1_m;
+typedef struct el_block_iq2_xxs {
+    uint16_t d;
+    uint8_t qs[64];
+} el_block_iq2_xxs;
+typedef struct el_block_iq2_xs {
+    uint16_t d, qs[32];
+    uint8_t scales[8];
+} el_block_iq2_xs;
+typedef struct el_block_iq2_s {
+    uint16_t d;
+    uint8_t qs[32], signs[32], qh[8], scales[8];
+} el_block_iq2_s;
+typedef struct el_block_iq3_xxs {
+    uint16_t d;
+    uint8_t qs[64], rest[32];
+} el_block_iq3_xxs;
+typedef struct el_block_iq3_s {
+    uint16_t d;
+    uint8_t qs[64], qh[8], signs[32], scales[4];
+} el_block_iq3_s;
+
 static_assert(sizeof(el_block_q8_0) == 34, "Q8_0");
 static_assert(sizeof(el_block_q4_0) == 18, "Q4_0");
 static_assert(sizeof(el_block_q4_1) == 20, "Q4_1");
@@ -99,12 +131,36 @@ static_assert(sizeof(el_block_nvfp4) == 36, "NVFP4");
 static_assert(sizeof(el_block_iq4_xs) == 136, "IQ4_XS");
 static_assert(sizeof(el_block_tq1_0) == 54, "TQ1_0");
 static_assert(sizeof(el_block_tq2_0) == 66, "TQ2_0");
+static_assert(sizeof(el_block_iq1_s) == 50, "IQ1_S");
+static_assert(sizeof(el_block_iq1_m) == 56, "IQ1_M");
+static_assert(sizeof(el_block_iq2_xxs) == 66, "IQ2_XXS");
+static_assert(sizeof(el_block_iq2_xs) == 74, "IQ2_XS");
+static_assert(sizeof(el_block_iq2_s) == 82, "IQ2_S");
+static_assert(sizeof(el_block_iq3_xxs) == 98, "IQ3_XXS");
+static_assert(sizeof(el_block_iq3_s) == 110, "IQ3_S");
 
 /* What the nibbles of IQ4_NL and IQ4_XS mean, and those of MXFP4: twice the values of E2M1 (sign, 2 bits of exponent, 1 of
  * mantissa). */
 static const int8_t EL_IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                          1,    13,   25,  38,  53,  69,  89,  113};
 static const int8_t EL_MXFP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* What the numbers in the panels of IQ1 to IQ4_XS mean: a weight is (unit * d) * scale * of[number]. The top bit of a number,
+ * the third of IQ1 and IQ2, is a sign; that of IQ1 says whether an eighth is added to -1, 0, 1 or subtracted. */
+typedef struct el_values {
+    const int8_t *of; /* [16] */
+    float unit;       /* a power of two */
+} el_values;
+static const int8_t EL_IQ1_NUMBERS[16] = {-7, 1, 9, 0, -9, -1, 7};
+static const int8_t EL_IQ2_NUMBERS[16] = {8, 25, 43, 0, -8, -25, -43};
+static const int8_t EL_IQ3_XXS_NUMBERS[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                              -4, -12, -20, -28, -36, -44, -52, -62};
+static const int8_t EL_IQ3_S_NUMBERS[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+static const el_values EL_IQ1_VALUES = {EL_IQ1_NUMBERS, 0.125f};
+static const el_values EL_IQ2_VALUES = {EL_IQ2_NUMBERS, 0.125f};
+static const el_values EL_IQ3_XXS_VALUES = {EL_IQ3_XXS_NUMBERS, 0.25f};
+static const el_values EL_IQ3_S_VALUES = {EL_IQ3_S_NUMBERS, 1};
+static const el_values EL_IQ4_XS_VALUES = {EL_IQ4_VALUES, 1};
 
 /* Block i of a row of blocks, whatever the row's alignment: `block` is a pointer to the wanted struct. */
 #define el_load_block(block, row, i) \

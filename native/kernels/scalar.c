@@ -11,4 +11,5 @@ void el_scalar_kernels(el_kernels *table) {
     el_scalar_attention_kernels(table);
     el_scalar_row_kernels(table);
     el_dequant_kernels(table);
+    el_codebook_kernels(table);
 }

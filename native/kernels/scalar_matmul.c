@@ -127,9 +127,18 @@ static void unpack_mxfp4(const uint8_t *quants, int16_t w[ROWS][32]) {
     unpack_values(EL_MXFP4_VALUES, quants, w);
 }
 
-/* The k-quants: 32-block j of a block. */
-static void unpack_iq4_xs(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
-    unpack_values(EL_IQ4_VALUES, quants + 256 * j, w);
+/* The k-quants: 32-block j of a block. These two: numbers of values. */
+static void unpack_nibbles(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    low_and_high(quants + 256 * j, lines);
+    by_rows(lines, w);
+}
+
+static void unpack_three_bits(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
+    int8_t lines[8][64];
+    crumbs(quants + 192 * j, lines);
+    add_bits(quants + 192 * j + 128, 4, 0, lines);
+    by_rows(lines, w);
 }
 
 static void unpack_q2_k(const uint8_t *quants, int j, int16_t w[ROWS][32]) {
@@ -259,22 +268,30 @@ static void mm_nvfp4(const void *panel, int32_t k, int32_t n_rows, const void *c
 /* S and M of a block for the columns of a group. */
 typedef int32_t el_totals[COLUMNS][ROWS];
 
-/* acc = fma((f32)S, d * dx, acc); where M is given, acc = fma((f32)M, -(dmin * dx), acc). halves: f16 d[16], dmin[16]. */
-static void add_block(const uint8_t *halves, const void *const *x, int32_t width, int32_t k, int32_t b,
-                      el_totals S, el_totals M, float (*acc)[ROWS]) {
+/* Values in place of their numbers. */
+static void look_up(const el_values *values, int16_t w[ROWS][32]) {
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < 32; i++) w[r][i] = values->of[w[r][i]];
+    }
+}
+
+/* acc = fma((f32)S, (unit * d) * dx, acc); where M is given, acc = fma((f32)M, -(dmin * dx), acc). halves: f16 d[16],
+ * dmin[16]. */
+static void add_block(const uint8_t *halves, float unit, const void *const *x, int32_t width, int32_t k,
+                      int32_t b, el_totals S, el_totals M, float (*acc)[ROWS]) {
     for (int32_t c = 0; c < width; c++) {
         float dx = el_a256_d(x[c], k)[b];
         for (int r = 0; r < ROWS; r++) {
-            acc[c][r] = el_fma((float)S[c][r], half_at(halves, r) * dx, acc[c][r]);
+            acc[c][r] = el_fma((float)S[c][r], unit * half_at(halves, r) * dx, acc[c][r]);
             if (M) acc[c][r] = el_fma((float)M[c][r], -(half_at(halves, ROWS + r) * dx), acc[c][r]);
         }
     }
 }
 
-/* Q4_K and Q5_K: scales and minima per 32; IQ4_XS: signed scales. */
+/* Q4_K and Q5_K: scales and minima per 32; IQ3 and IQ4_XS: signed scales, values. */
 static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, int16_t (*)[32]),
-                            int with_min, const void *panel, int32_t k, int32_t n_rows, const void *const *x,
-                            int32_t n, float *const *y, size_t y_off) {
+                            int with_min, const el_values *values, const void *panel, int32_t k,
+                            int32_t n_rows, const void *const *x, int32_t n, float *const *y, size_t y_off) {
     const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
@@ -285,6 +302,7 @@ static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, 
             for (int j = 0; j < 8; j++) {
                 int16_t w[ROWS][32], q[32];
                 unpack(quants_of(panel, t, b), j, w);
+                if (values) look_up(values, w);
                 for (int32_t c = 0; c < width; c++) {
                     const void *row = x[c0 + c];
                     int32_t sum = el_a256_sum32(row, k)[8 * b + j];
@@ -296,16 +314,17 @@ static void mm_scales_of_32(int32_t qtype, void (*unpack)(const uint8_t *, int, 
                     }
                 }
             }
-            add_block(with_min ? scales + 256 : minima, x + c0, width, k, b, S, with_min ? M : NULL, acc);
+            add_block(with_min ? scales + 256 : minima, values ? values->unit : 1, x + c0, width, k, b, S,
+                      with_min ? M : NULL, acc);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
 }
 
-/* Q2_K (with minima), Q3_K and Q6_K: a byte per 16 weights, signed scale or nibbles of scale and minimum. */
+/* Q2_K (with minima), Q3_K, Q6_K, IQ1 and IQ2 (values): a byte per 16 weights, signed scale or nibbles of scale and minimum. */
 static void mm_scales_of_16(int32_t qtype, void (*unpack)(const uint8_t *, int, int16_t (*)[32]),
-                            int with_min, const void *panel, int32_t k, int32_t n_rows, const void *const *x,
-                            int32_t n, float *const *y, size_t y_off) {
+                            int with_min, const el_values *values, const void *panel, int32_t k,
+                            int32_t n_rows, const void *const *x, int32_t n, float *const *y, size_t y_off) {
     const el_tile *t = el_tile_of(qtype);
     for (int32_t c0 = 0; c0 < n; c0 += COLUMNS) {
         int32_t width = n - c0 < COLUMNS ? n - c0 : COLUMNS;
@@ -317,6 +336,7 @@ static void mm_scales_of_16(int32_t qtype, void (*unpack)(const uint8_t *, int, 
                 const uint8_t *bytes = extras + 16 * j;
                 int16_t w[ROWS][32], q[32];
                 if (j % 2 == 0) unpack(quants_of(panel, t, b), j / 2, w);
+                if (j % 2 == 0 && values) look_up(values, w);
                 for (int32_t c = 0; c < width; c++) {
                     const void *row = x[c0 + c];
                     int32_t sum = el_a256_sum16(row, k)[16 * b + j];
@@ -328,7 +348,8 @@ static void mm_scales_of_16(int32_t qtype, void (*unpack)(const uint8_t *, int, 
                     }
                 }
             }
-            add_block(extras + 256, x + c0, width, k, b, S, with_min ? M : NULL, acc);
+            add_block(extras + 256, values ? values->unit : 1, x + c0, width, k, b, S, with_min ? M : NULL,
+                      acc);
         }
         write_out(acc, n_rows, width, y + c0, y_off);
     }
@@ -346,14 +367,18 @@ MM(q4_0, mm_32, EL_Q4_0, unpack_q4_0, 0)
 MM(q4_1, mm_32, EL_Q4_1, unpack_q4_1, 1)
 MM(q5_0, mm_32, EL_Q5_0, unpack_q5_0, 0)
 MM(q5_1, mm_32, EL_Q5_1, unpack_q5_1, 1)
-MM(q2_k, mm_scales_of_16, EL_Q2_K, unpack_q2_k, 1)
-MM(q3_k, mm_scales_of_16, EL_Q3_K, unpack_q3_k, 0)
-MM(q4_k, mm_scales_of_32, EL_Q4_K, unpack_q4_k, 1)
-MM(q5_k, mm_scales_of_32, EL_Q5_K, unpack_q5_k, 1)
+MM(q2_k, mm_scales_of_16, EL_Q2_K, unpack_q2_k, 1, NULL)
+MM(q3_k, mm_scales_of_16, EL_Q3_K, unpack_q3_k, 0, NULL)
+MM(q4_k, mm_scales_of_32, EL_Q4_K, unpack_q4_k, 1, NULL)
+MM(q5_k, mm_scales_of_32, EL_Q5_K, unpack_q5_k, 1, NULL)
 MM(iq4_nl, mm_32, EL_IQ4_NL, unpack_iq4_nl, 0)
 MM(mxfp4, mm_32, EL_MXFP4, unpack_mxfp4, 0)
-MM(iq4_xs, mm_scales_of_32, EL_IQ4_XS, unpack_iq4_xs, 0)
-MM(q6_k, mm_scales_of_16, EL_Q6_K, unpack_q6_k, 0)
+MM(iq1, mm_scales_of_16, EL_IQ1_S, unpack_three_bits, 0, &EL_IQ1_VALUES)
+MM(iq2, mm_scales_of_16, EL_IQ2_S, unpack_three_bits, 0, &EL_IQ2_VALUES)
+MM(iq3_xxs, mm_scales_of_32, EL_IQ3_XXS, unpack_nibbles, 0, &EL_IQ3_XXS_VALUES)
+MM(iq3_s, mm_scales_of_32, EL_IQ3_S, unpack_nibbles, 0, &EL_IQ3_S_VALUES)
+MM(iq4_xs, mm_scales_of_32, EL_IQ4_XS, unpack_nibbles, 0, &EL_IQ4_XS_VALUES)
+MM(q6_k, mm_scales_of_16, EL_Q6_K, unpack_q6_k, 0, NULL)
 
 /* ---- float weights: a chain over k -------------------------------------------------------------------------------- */
 
@@ -468,6 +493,10 @@ void el_scalar_matmul_kernels(el_kernels *table) {
     table->mm[EL_IQ4_NL] = mm_iq4_nl;
     table->mm[EL_MXFP4] = mm_mxfp4;
     table->mm[EL_NVFP4] = mm_nvfp4;
+    table->mm[EL_IQ1_S] = table->mm[EL_IQ1_M] = mm_iq1; /* the same panels */
+    table->mm[EL_IQ2_XXS] = table->mm[EL_IQ2_XS] = table->mm[EL_IQ2_S] = mm_iq2;
+    table->mm[EL_IQ3_XXS] = mm_iq3_xxs;
+    table->mm[EL_IQ3_S] = mm_iq3_s;
     table->mm[EL_IQ4_XS] = mm_iq4_xs;
     table->mm[EL_F16] = mm_f16;
     table->mm[EL_BF16] = mm_bf16;

@@ -183,6 +183,7 @@ typedef struct el_tile_call {
     __m256i *sums;     /* streamed: room for the integer sums */
     const char *ahead; /* the others: prefetch `lines` lines per 32 columns of K from here on */
     int32_t lines;
+    const el_values *values; /* of types whose quants are numbers of values */
 } el_tile_call;
 
 typedef void el_tile_fn(const el_tile_call *t);
@@ -193,8 +194,8 @@ typedef struct el_mm_type {
     int32_t packed_columns;                   /* up to here expanding does not pay */
     int32_t chunk;                            /* blocks of K that all columns use before the next */
     int32_t expanded_quants, expanded_extras; /* bytes of a block; quants 0: the panel's serve */
-    void (*expand)(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks, uint8_t *to_quants,
-                   uint8_t *to_extras);
+    const el_values *values;
+    void (*expand)(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras);
     el_tile_fn *streamed[EL_STREAMED], *packed[EL_GROUP], *expanded[EL_GROUP]; /* by NC - 1 */
 } el_mm_type;
 
@@ -269,7 +270,7 @@ static inline void el_mm_tiled(const el_mm_type *t, const el_tile_call *all, int
         call.quants += (size_t)b * (size_t)t->quant_bytes;
         call.extras += (size_t)b * (size_t)t->extra_bytes;
         if (expand) {
-            t->expand(call.quants, call.extras, call.n_blocks, quants, extras);
+            t->expand(&call, quants, extras);
             if (t->expanded_quants) call.quants = quants;
             call.extras = extras;
         }
@@ -302,7 +303,8 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
                                    .k = k,
                                    .x = x + c0,
                                    .acc = acc,
-                                   .sums = (__m256i *)rest};
+                                   .sums = (__m256i *)rest,
+                                   .values = t->values};
         for (int32_t i = 0; i < nc * 2; i++) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
         if (nc <= EL_STREAMED) {
             el_mm_streamed(t, &call, n_blocks, nc);

@@ -77,11 +77,9 @@ EL_INLINE void expand(const int type, const uint8_t *quants, int32_t n_blocks, u
     EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { float_tile(t, nc, type, 1); }   \
     EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { float_tile(t, nc, type, 1); }     \
     EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { float_tile(t, nc, EL_F32, 0); } \
-    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,             \
-                              uint8_t *to_quants, uint8_t *to_extras) {                                   \
-        (void)extras;                                                                                     \
+    static void name##_expand(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {            \
         (void)to_extras;                                                                                  \
-        expand(type, quants, n_blocks, to_quants);                                                        \
+        expand(type, t->quants, t->n_blocks, to_quants);                                                  \
     }                                                                                                     \
     EL_TILE_FUNCTIONS(name)                                                                               \
     static const el_mm_type name##_type = {.block = 1,                                                    \

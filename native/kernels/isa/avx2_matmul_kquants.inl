@@ -1,12 +1,13 @@
 /* Matmul of the k-quants at levels avx2 and avx_vnni. Formats and formulas: kernels.h.
  *
- * Two bodies, by how many weights share a scale: Q4_K, Q5_K and IQ4_XS 32, Q2_K, Q3_K and Q6_K 16; `type` is a constant wherever a
- * function is inlined. The int16 sums of some steps meet their scale in vpmaddwd, whose dwords hold (scale, scale) of
+ * Two bodies, by how many weights share a scale: Q4_K, Q5_K and IQ4_XS 32, Q2_K, Q3_K, Q6_K and IQ2 16; `type` is a
+ * constant wherever a function is inlined. IQ4_XS stands for IQ3_XXS and IQ3_S too, IQ2 (EL_IQ2_S) for all IQ1 and IQ2: they
+ * differ in values only. The int16 sums of some steps meet their scale in vpmaddwd, whose dwords hold (scale, scale) of
  * a row: the result is the exact int32 term of S. As many steps are summed as fit into int16, two products a step:
  *
  *   Q2_K  4 steps: 4 * 2 *  3 * 127 =  3,048        Q4_K  8 steps: 8 * 2 * 15 * 127 = 30,480
  *   Q3_K  4 steps: 4 * 2 *  7 * 127 =  7,112        Q5_K  4 steps: 4 * 2 * 31 * 127 = 31,496
- *   Q6_K  2 steps: 2 * 2 * 63 * 127 = 32,004
+ *   Q6_K  2 steps: 2 * 2 * 63 * 127 = 32,004        IQ2   1 step:  1 * 2 * 86 * 127 = 21,844 (43 added to its values)
  *
  * With vpdpbusd sums and scales are int32. Those of IQ4_XS always are: its weights are values of 8 bits, within 127, and
  * lend the activations their sign.
@@ -25,9 +26,28 @@ EL_INLINE __m256i broadcast_words(const int16_t *sums) {
     return _mm256_set1_epi32(v);
 }
 
+/* What is added to the values of IQ2: their largest magnitude, so that they are not negative. */
+enum { IQ2_OFFSET = 43 };
+
+EL_INLINE int has_values(const int type) { return type == EL_IQ4_XS || type == EL_IQ2_S; }
+
+/* The values of a call's type, for _mm256_shuffle_epi8. */
+EL_INLINE __m256i values_of(const int type, const el_tile_call *t) {
+    if (!has_values(type)) return _mm256_setzero_si256();
+    const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)t->values->of));
+    return type == EL_IQ2_S ? _mm256_add_epi8(v, _mm256_set1_epi8(IQ2_OFFSET)) : v;
+}
+
+/* 8 halves, times the unit of the type's values. */
+EL_INLINE __m256 load_d(const int type, const el_tile_call *t, const uint8_t *f16) {
+    const __m256 d = el_load_f16(f16);
+    return has_values(type) ? _mm256_mul_ps(d, _mm256_broadcast_ss(&t->values->unit)) : d;
+}
+
 /* 8 scales of the panel (f16) or of an expanded one (f32). */
-EL_INLINE __m256 load_scales(const uint8_t *f16, const uint8_t *f32, const int packed) {
-    return packed ? el_load_f16(f16) : _mm256_load_ps((const float *)f32);
+EL_INLINE __m256 load_scales(const int type, const el_tile_call *t, const uint8_t *f16, const uint8_t *f32,
+                             const int packed) {
+    return packed ? load_d(type, t, f16) : _mm256_load_ps((const float *)f32);
 }
 
 /* ---- scales of 32: Q4_K, Q5_K, IQ4_XS ------------------------------------------------------------------------------------- */
@@ -68,10 +88,10 @@ EL_INLINE __m256i wide_scaled(const int type, __m256i sum, __m256i sc) {
 
 /* Step s of the low (0) or high (1: odd) 32-block of a packed pair, half h of the rows. IQ4_XS: signed; its nibbles are
  * steps s and s + 4 of a 32-block. */
-EL_INLINE __m256i wide_weights(const int type, const uint8_t *pair, const int odd, const int s, const int h) {
+EL_INLINE __m256i wide_weights(const int type, __m256i values, const uint8_t *pair, const int odd,
+                               const int s, const int h) {
     if (type == EL_IQ4_XS) {
         const __m256i v = el_load(pair + 256 * odd + 64 * (s % 4) + 32 * h);
-        const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)EL_IQ4_VALUES));
         return _mm256_shuffle_epi8(values, s < 4 ? el_low_nibbles(v) : el_high_nibbles(v));
     }
     const __m256i v = el_load(pair + 64 * s + 32 * h), w = odd ? el_high_nibbles(v) : el_low_nibbles(v);
@@ -90,14 +110,16 @@ EL_INLINE __m256i wide_signed(__m256i sum, __m256i w, __m256i q) {
 }
 
 /* Sums of a part of 32-block j of block b. quants: packed a pair, expanded the 32-block's 8 steps. */
-EL_INLINE void wide_dot(const int type, const uint8_t *quants, const el_column *col, int32_t b, int32_t j,
-                        el_sums sum, const int nc, const int packed, const int odd, const int part) {
+EL_INLINE void wide_dot(const int type, __m256i values, const uint8_t *quants, const el_column *col,
+                        int32_t b, int32_t j, el_sums sum, const int nc, const int packed, const int odd,
+                        const int part) {
     el_sums_clear(sum, nc);
     EL_UNROLL
     for (int i = 0; i < 8 / parts_of_32(type); i++) {
         const int s = part * 4 + i;
-        const __m256i w0 = packed ? wide_weights(type, quants, odd, s, 0) : el_load(quants + 64 * s);
-        const __m256i w1 = packed ? wide_weights(type, quants, odd, s, 1) : el_load(quants + 64 * s + 32);
+        const __m256i w0 = packed ? wide_weights(type, values, quants, odd, s, 0) : el_load(quants + 64 * s);
+        const __m256i w1 =
+            packed ? wide_weights(type, values, quants, odd, s, 1) : el_load(quants + 64 * s + 32);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * j + 4 * s);
@@ -135,6 +157,7 @@ EL_INLINE void wide_streamed(const el_tile_call *t, const int nc, const int type
     const int32_t n_blocks = t->n_blocks;
     __m256i *sums = t->sums;
     float *acc = t->acc;
+    const __m256i values = values_of(type, t);
     el_column col[EL_GROUP];
     columns(t, col, nc);
     for (int32_t b = 0; b < n_blocks; b++) {
@@ -143,7 +166,7 @@ EL_INLINE void wide_streamed(const el_tile_call *t, const int nc, const int type
             EL_UNROLL
             for (int i = 0; i < 2 * parts; i++) {
                 el_sums sum;
-                wide_dot(type, quants, col, b, j + i / parts, sum, nc, 1, i / parts, i % parts);
+                wide_dot(type, values, quants, col, b, j + i / parts, sum, nc, 1, i / parts, i % parts);
                 sums = el_sums_store(sums, sum, nc);
             }
         }
@@ -169,7 +192,7 @@ EL_INLINE void wide_streamed(const el_tile_call *t, const int nc, const int type
                     S[i % nc] = _mm256_add_epi32(S[i % nc], wide_scaled(type, sum, sc));
                 }
             }
-            const __m256 d = el_load_f16(extras + wide_d(type) + 16 * h);
+            const __m256 d = load_d(type, t, extras + wide_d(type) + 16 * h);
             const __m256 dmin = type == EL_IQ4_XS ? d : el_load_f16(extras + 288 + 16 * h);
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
@@ -186,6 +209,7 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
     const uint8_t *quants = t->quants, *extras = t->extras;
     const char *ahead = t->ahead;
     float *acc = t->acc;
+    const __m256i values = values_of(type, t);
     el_column col[EL_GROUP];
     columns(t, col, nc);
     for (int32_t b = 0; b < n_blocks; b++) {
@@ -197,8 +221,8 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
                 const int odd = i / parts;
                 el_sums sum;
                 if (i % parts == 0) ahead = el_prefetch_ahead(ahead, lines);
-                wide_dot(type, packed ? quants : quants + 512 * odd, col, b, j + odd, sum, nc, packed, odd,
-                         i % parts);
+                wide_dot(type, values, packed ? quants : quants + 512 * odd, col, b, j + odd, sum, nc, packed,
+                         odd, i % parts);
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
                     const __m256i sc = packed ? wide_scales(type, extras + 16 * (j + odd), h)
@@ -213,10 +237,11 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
         }
         EL_UNROLL
         for (int h = 0; h < 2; h++) {
-            const __m256 d = load_scales(extras + wide_d(type) + 16 * h, extras + WIDE_D + 32 * h, packed);
-            const __m256 dmin =
-                type == EL_IQ4_XS ? d
-                                  : load_scales(extras + 288 + 16 * h, extras + WIDE_D + 64 + 32 * h, packed);
+            const __m256 d =
+                load_scales(type, t, extras + wide_d(type) + 16 * h, extras + WIDE_D + 32 * h, packed);
+            const __m256 dmin = type == EL_IQ4_XS ? d
+                                                  : load_scales(type, t, extras + 288 + 16 * h,
+                                                                extras + WIDE_D + 64 + 32 * h, packed);
             __m256i mn[4];
             EL_UNROLL
             for (int j = 0; j < 4; j++) {
@@ -235,14 +260,16 @@ EL_INLINE void wide_tile(const el_tile_call *t, const int nc, const int type, co
     }
 }
 
-EL_INLINE void wide_expand(const int type, const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,
-                           uint8_t *to_quants, uint8_t *to_extras) {
+EL_INLINE void wide_expand(const int type, const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {
+    const __m256i values = values_of(type, t);
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const int32_t n_blocks = t->n_blocks;
     for (int32_t i = 0; i < n_blocks * 4; i++, quants += pair_bytes(type), to_quants += 1024) {
         el_prefetch(quants, pair_bytes(type), EL_PREFETCH_FAR);
         EL_UNROLL
-        for (int t = 0; t < 16; t++) {
-            el_store(to_quants + 32 * t, wide_weights(type, quants, 0, t / 2, t % 2));
-            el_store(to_quants + 512 + 32 * t, wide_weights(type, quants, 1, t / 2, t % 2));
+        for (int s = 0; s < 16; s++) {
+            el_store(to_quants + 32 * s, wide_weights(type, values, quants, 0, s / 2, s % 2));
+            el_store(to_quants + 512 + 32 * s, wide_weights(type, values, quants, 1, s / 2, s % 2));
         }
     }
     for (int32_t b = 0; b < n_blocks; b++, extras += wide_extras(type), to_extras += WIDE_EXTRA) {
@@ -254,15 +281,15 @@ EL_INLINE void wide_expand(const int type, const uint8_t *quants, const uint8_t 
                 el_store(to_extras + WIDE_MINIMA + 64 * j + 32 * h, words_u8(extras + 128 + 32 * j + 16 * h));
             }
             _mm256_store_ps((float *)(to_extras + WIDE_D + 32 * h),
-                            el_load_f16(extras + wide_d(type) + 16 * h));
+                            load_d(type, t, extras + wide_d(type) + 16 * h));
             if (type == EL_IQ4_XS) continue;
             _mm256_store_ps((float *)(to_extras + WIDE_D + 64 + 32 * h), el_load_f16(extras + 288 + 16 * h));
         }
     }
 }
 
-/* ---- scales of 16: Q2_K, Q3_K, Q6_K -------------------------------------------------------------------------------
- * What the offset of 4 or 32 adds to S is 4 or 32 * sum_j sc[j] sum16[j]. Minima of Q2_K: M = sum_j mn[j] sum16[j]. Both
+/* ---- scales of 16: Q2_K, Q3_K, Q6_K, IQ2 -------------------------------------------------------------------------------
+ * What the offset of 4, 32 or 43 adds to S is 4, 32 or 43 * sum_j sc[j] sum16[j]. Minima of Q2_K: M = sum_j mn[j] sum16[j]. Both
  * are a "second sum" of pairs of words, (sc of 2j, sc of 2j + 1) or (mn, mn), times pairs of activation sums. */
 
 /* Extras of an expanded block, as offsets. Dwords of rows: int16 pairs. */
@@ -274,9 +301,14 @@ enum {
 };
 
 EL_INLINE int32_t narrow_quants(const int type) {
-    return type == EL_Q2_K ? 1024 : type == EL_Q3_K ? 1536 : 3072;
+    return type == EL_Q2_K ? 1024 : type == EL_Q6_K ? 3072 : 1536;
 }
 EL_INLINE int32_t narrow_extras(const int type) { return type == EL_Q2_K ? 320 : 288; }
+
+/* The steps whose sums fit. */
+EL_INLINE int steps_of(const int type) {
+    return EL_DPBUSD ? 4 : type == EL_Q6_K ? 2 : type == EL_IQ2_S ? 1 : 4;
+}
 
 /* The bytes of 16-blocks 2j and 2j + 1 of 8 rows as the words of their dwords. */
 EL_INLINE __m256i byte_pairs(const int type, const uint8_t *extras, int32_t j, const int h) {
@@ -299,27 +331,31 @@ EL_INLINE __m256i second_of(const int type, __m256i pairs) {
 }
 
 /* Step t (0..3) of 16-block u (0, 1) of 32-block j of a packed block, half h of the rows. */
-EL_INLINE __m256i narrow_weights(const int type, const uint8_t *quants, int32_t j, const int u, const int t,
-                                 const int h) {
+EL_INLINE __m256i narrow_weights(const int type, __m256i values, const uint8_t *quants, int32_t j,
+                                 const int u, const int t, const int h) {
     if (type == EL_Q6_K) {
         const __m256i v = el_load(quants + 256 * j + 64 * t + 32 * h);
         const __m256i top = el_load(quants + 2048 + 128 * j + 64 * u + 32 * h);
         return _mm256_or_si256(u ? el_high_nibbles(v) : el_low_nibbles(v), el_crumb(top, t, 4));
     }
     const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * j + 32 * h;
-    const __m256i w = el_crumb(el_load(at + 64 * u), t, 0);
-    return type == EL_Q2_K ? w : _mm256_or_si256(w, el_bit(el_load(at + 128), 4 * u + t, 2));
+    const __m256i low = el_crumb(el_load(at + 64 * u), t, 0);
+    if (type == EL_Q2_K) return low;
+    const __m256i w = _mm256_or_si256(low, el_bit(el_load(at + 128), 4 * u + t, 2));
+    return type == EL_IQ2_S ? _mm256_shuffle_epi8(values, w) : w;
 }
 
 /* Steps s .. s + n-1 of 16-block u of 32-block j of block b, one sum. Expanded: `quants` are the 16-block's 4 steps. */
-EL_INLINE void narrow_dot(const int type, const uint8_t *quants, const el_column *col, int32_t b, int32_t j,
-                          el_sums sum, const int nc, const int packed, const int u, const int s,
-                          const int n) {
+EL_INLINE void narrow_dot(const int type, __m256i values, const uint8_t *quants, const el_column *col,
+                          int32_t b, int32_t j, el_sums sum, const int nc, const int packed, const int u,
+                          const int s, const int n) {
     el_sums_clear(sum, nc);
     EL_UNROLL
     for (int i = s; i < s + n; i++) {
-        const __m256i w0 = packed ? narrow_weights(type, quants, j, u, i, 0) : el_load(quants + 64 * i);
-        const __m256i w1 = packed ? narrow_weights(type, quants, j, u, i, 1) : el_load(quants + 64 * i + 32);
+        const __m256i w0 =
+            packed ? narrow_weights(type, values, quants, j, u, i, 0) : el_load(quants + 64 * i);
+        const __m256i w1 =
+            packed ? narrow_weights(type, values, quants, j, u, i, 1) : el_load(quants + 64 * i + 32);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             const __m256i q = el_broadcast4(col[c].q + 256 * b + 32 * j + 16 * u + 4 * i);
@@ -329,14 +365,14 @@ EL_INLINE void narrow_dot(const int type, const uint8_t *quants, const el_column
 }
 
 /* total += (u of 16-block `u` of 32-block j of block b) * q * scale. */
-EL_INLINE void narrow_add(const int type, const uint8_t *quants, const el_column *col, int32_t b, int32_t j,
-                          const __m256i scale[2], el_sums total, const int nc, const int packed,
-                          const int u) {
-    const int n = type == EL_Q6_K && !EL_DPBUSD ? 2 : 4;
+EL_INLINE void narrow_add(const int type, __m256i values, const uint8_t *quants, const el_column *col,
+                          int32_t b, int32_t j, const __m256i scale[2], el_sums total, const int nc,
+                          const int packed, const int u) {
+    const int n = steps_of(type);
     EL_UNROLL
     for (int s = 0; s < 4; s += n) {
         el_sums sum;
-        narrow_dot(type, quants, col, b, j, sum, nc, packed, u, s, n);
+        narrow_dot(type, values, quants, col, b, j, sum, nc, packed, u, s, n);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             EL_UNROLL
@@ -351,7 +387,9 @@ EL_INLINE void narrow_add(const int type, const uint8_t *quants, const el_column
 /* The float part of block b: S and the second sum of 8 rows. */
 EL_INLINE __m256 narrow_chain(const int type, __m256i S, __m256i second, __m256 d, __m256 dmin, __m256 dx,
                               __m256 acc) {
-    if (type != EL_Q2_K) S = _mm256_sub_epi32(S, _mm256_slli_epi32(second, type == EL_Q3_K ? 2 : 5));
+    if (type == EL_Q3_K) S = _mm256_sub_epi32(S, _mm256_slli_epi32(second, 2));
+    if (type == EL_Q6_K) S = _mm256_sub_epi32(S, _mm256_slli_epi32(second, 5));
+    if (type == EL_IQ2_S) S = _mm256_sub_epi32(S, _mm256_mullo_epi32(second, _mm256_set1_epi32(IQ2_OFFSET)));
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(S), _mm256_mul_ps(d, dx), acc);
     if (type != EL_Q2_K) return acc;
     return _mm256_fnmadd_ps(_mm256_cvtepi32_ps(second), _mm256_mul_ps(dmin, dx), acc);
@@ -364,9 +402,10 @@ EL_INLINE void narrow_streamed(const el_tile_call *t, const int nc, const int ty
     const uint8_t *quants = t->quants, *extras = t->extras;
     const int32_t n_blocks = t->n_blocks;
     __m256i *sums = t->sums;
-    const int two =
-        type == EL_Q6_K && !EL_DPBUSD; /* two sums of int16 make one of int32, the others wait as they are */
+    const int whole =
+        steps_of(type) < 4; /* several sums of int16 make one of int32, else they wait as they are */
     float *acc = t->acc;
+    const __m256i values = values_of(type, t);
     el_column col[EL_GROUP];
     columns(t, col, nc);
     for (int32_t b = 0; b < n_blocks; b++, quants += narrow_quants(type)) {
@@ -375,11 +414,11 @@ EL_INLINE void narrow_streamed(const el_tile_call *t, const int nc, const int ty
             EL_UNROLL
             for (int u = 0; u < 2; u++) {
                 el_sums sum;
-                if (two) {
+                if (whole) {
                     el_sums_clear(sum, nc);
-                    narrow_add(type, quants, col, b, j, ones, sum, nc, 1, u);
+                    narrow_add(type, values, quants, col, b, j, ones, sum, nc, 1, u);
                 } else {
-                    narrow_dot(type, quants, col, b, j, sum, nc, 1, u, 0, 4);
+                    narrow_dot(type, values, quants, col, b, j, sum, nc, 1, u, 0, 4);
                 }
                 sums = el_sums_store(sums, sum, nc);
             }
@@ -401,8 +440,8 @@ EL_INLINE void narrow_streamed(const el_tile_call *t, const int nc, const int ty
                     EL_UNROLL
                     for (int c = 0; c < nc; c++) {
                         const __m256i sum = _mm256_load_si256(sums + 2 * nc * (2 * j + u) + 2 * c + h);
-                        const __m256i term = two ? _mm256_mullo_epi32(sum, _mm256_srai_epi32(sc, 16))
-                                                 : el_sums_scaled(sum, sc);
+                        const __m256i term = whole ? _mm256_mullo_epi32(sum, _mm256_srai_epi32(sc, 16))
+                                                   : el_sums_scaled(sum, sc);
                         S[c] = _mm256_add_epi32(S[c], term);
                     }
                 }
@@ -412,7 +451,7 @@ EL_INLINE void narrow_streamed(const el_tile_call *t, const int nc, const int ty
                     second[c] = _mm256_add_epi32(second[c], _mm256_madd_epi16(other, x));
                 }
             }
-            const __m256 d = el_load_f16(extras + 256 + 16 * h);
+            const __m256 d = load_d(type, t, extras + 256 + 16 * h);
             const __m256 dmin = type == EL_Q2_K ? el_load_f16(extras + 288 + 16 * h) : d;
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
@@ -429,6 +468,7 @@ EL_INLINE void narrow_tile(const el_tile_call *t, const int nc, const int type, 
     const uint8_t *quants = t->quants, *extras = t->extras;
     const char *ahead = t->ahead;
     float *acc = t->acc;
+    const __m256i values = values_of(type, t);
     el_column col[EL_GROUP];
     columns(t, col, nc);
     for (int32_t b = 0; b < n_blocks; b++) {
@@ -444,8 +484,8 @@ EL_INLINE void narrow_tile(const el_tile_call *t, const int nc, const int type, 
                     sc[h] = packed ? scale_of(type, byte_pairs(type, extras, j, h), u)
                                    : el_load(extras + NARROW_SCALES + 64 * (2 * j + u) + 32 * h);
                 }
-                narrow_add(type, packed ? quants : quants + 512 * j + 256 * u, col, b, j, sc, total, nc,
-                           packed, u);
+                narrow_add(type, values, packed ? quants : quants + 512 * j + 256 * u, col, b, j, sc, total,
+                           nc, packed, u);
             }
         }
         EL_UNROLL
@@ -463,10 +503,10 @@ EL_INLINE void narrow_tile(const el_tile_call *t, const int nc, const int type, 
                     second[c] = _mm256_add_epi32(second[c], _mm256_madd_epi16(pairs, x));
                 }
             }
-            const __m256 d = load_scales(extras + 256 + 16 * h, extras + NARROW_D + 32 * h, packed);
-            const __m256 dmin =
-                type == EL_Q2_K ? load_scales(extras + 288 + 16 * h, extras + NARROW_D + 64 + 32 * h, packed)
-                                : d;
+            const __m256 d = load_scales(type, t, extras + 256 + 16 * h, extras + NARROW_D + 32 * h, packed);
+            const __m256 dmin = type == EL_Q2_K ? load_scales(type, t, extras + 288 + 16 * h,
+                                                              extras + NARROW_D + 64 + 32 * h, packed)
+                                                : d;
             EL_UNROLL
             for (int c = 0; c < nc; c++) {
                 const __m256 dx = _mm256_broadcast_ss(col[c].d + b);
@@ -481,9 +521,10 @@ EL_INLINE void narrow_tile(const el_tile_call *t, const int nc, const int type, 
     }
 }
 
-EL_INLINE void narrow_expand(const int type, const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,
-                             uint8_t *to_quants, uint8_t *to_extras) {
-    const int32_t eighth = narrow_quants(type) / 8;
+EL_INLINE void narrow_expand(const int type, const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {
+    const __m256i values = values_of(type, t);
+    const uint8_t *quants = t->quants, *extras = t->extras;
+    const int32_t eighth = narrow_quants(type) / 8, n_blocks = t->n_blocks;
     for (int32_t b = 0; b < n_blocks; b++) {
         for (int j = 0; j < 8; j++) {
             el_prefetch(quants + eighth * j, eighth, EL_PREFETCH_FAR);
@@ -492,7 +533,7 @@ EL_INLINE void narrow_expand(const int type, const uint8_t *quants, const uint8_
                 EL_UNROLL
                 for (int h = 0; h < 2; h++) {
                     el_store(to_quants + 512 * j + 64 * s + 32 * h,
-                             narrow_weights(type, quants, j, s / 4, s % 4, h));
+                             narrow_weights(type, values, quants, j, s / 4, s % 4, h));
                 }
             }
         }
@@ -504,7 +545,7 @@ EL_INLINE void narrow_expand(const int type, const uint8_t *quants, const uint8_
                 el_store(to_extras + NARROW_PAIRS + 64 * j + 32 * h, second_of(type, pairs));
             }
             float *d = (float *)(to_extras + NARROW_D + 32 * h);
-            _mm256_store_ps(d, el_load_f16(extras + 256 + 16 * h));
+            _mm256_store_ps(d, load_d(type, t, extras + 256 + 16 * h));
             if (type == EL_Q2_K) _mm256_store_ps(d + 16, el_load_f16(extras + 288 + 16 * h));
         }
         quants += narrow_quants(type);
@@ -515,33 +556,48 @@ EL_INLINE void narrow_expand(const int type, const uint8_t *quants, const uint8_
 }
 
 /* ---- entries ---------------------------------------------------------------------------------------------------- */
-#define KQUANT_TYPE(name, type, body, quant, extra, n_sums, columns_packed, to_extra)                     \
+#define KQUANT_TYPE(name, type, body)                                                                     \
     EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { body##_streamed(t, nc, type); } \
     EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { body##_tile(t, nc, type, 1); }    \
     EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { body##_tile(t, nc, type, 0); }  \
-    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,             \
-                              uint8_t *to_quants, uint8_t *to_extras) {                                   \
-        body##_expand(type, quants, extras, n_blocks, to_quants, to_extras);                              \
+    static void name##_expand(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {            \
+        body##_expand(type, t, to_quants, to_extras);                                                     \
     }                                                                                                     \
-    EL_TILE_FUNCTIONS(name)                                                                               \
-    static const el_mm_type name##_type = {.block = 256,                                                  \
-                                           .quant_bytes = quant,                                          \
-                                           .extra_bytes = extra,                                          \
-                                           .sums = n_sums,                                                \
-                                           .packed_columns = columns_packed,                              \
-                                           .chunk = 8,                                                    \
-                                           .expanded_quants = 4096,                                       \
-                                           .expanded_extras = to_extra,                                   \
-                                           .expand = name##_expand,                                       \
-                                           EL_TILE_TABLES(name)};                                         \
+    EL_TILE_FUNCTIONS(name)
+
+/* mm_<name> with the functions of KQUANT_TYPE(code, ...). */
+#define KQUANT_MM(name, code, its_values, quant, extra, n_sums, columns_packed, to_extra) \
+    static const el_mm_type name##_type = {.block = 256,                                  \
+                                           .quant_bytes = quant,                          \
+                                           .extra_bytes = extra,                          \
+                                           .sums = n_sums,                                \
+                                           .packed_columns = columns_packed,              \
+                                           .chunk = 8,                                    \
+                                           .expanded_quants = 4096,                       \
+                                           .expanded_extras = to_extra,                   \
+                                           .values = its_values,                          \
+                                           .expand = code##_expand,                       \
+                                           EL_TILE_TABLES(code)};                         \
     EL_MM_FUNCTION(mm_##name, name##_type)
 
-KQUANT_TYPE(q2_k, EL_Q2_K, narrow, 1024, 320, 16, 8, NARROW_EXTRA)
-KQUANT_TYPE(q3_k, EL_Q3_K, narrow, 1536, 288, 16, 4, NARROW_EXTRA)
-KQUANT_TYPE(q4_k, EL_Q4_K, wide, 2048, 320, 8, 8, WIDE_EXTRA)
-KQUANT_TYPE(q5_k, EL_Q5_K, wide, 2560, 320, 16, 4, WIDE_EXTRA)
-KQUANT_TYPE(iq4_xs, EL_IQ4_XS, wide, 2048, 160, 8, 4, WIDE_EXTRA)
-KQUANT_TYPE(q6_k, EL_Q6_K, narrow, 3072, 288, 16, 4, NARROW_EXTRA)
+KQUANT_TYPE(q2_k, EL_Q2_K, narrow)
+KQUANT_TYPE(q3_k, EL_Q3_K, narrow)
+KQUANT_TYPE(q4_k, EL_Q4_K, wide)
+KQUANT_TYPE(q5_k, EL_Q5_K, wide)
+KQUANT_TYPE(q6_k, EL_Q6_K, narrow)
+KQUANT_TYPE(iq2, EL_IQ2_S, narrow)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS, wide)
+
+KQUANT_MM(q2_k, q2_k, NULL, 1024, 320, 16, 8, NARROW_EXTRA)
+KQUANT_MM(q3_k, q3_k, NULL, 1536, 288, 16, 4, NARROW_EXTRA)
+KQUANT_MM(q4_k, q4_k, NULL, 2048, 320, 8, 8, WIDE_EXTRA)
+KQUANT_MM(q5_k, q5_k, NULL, 2560, 320, 16, 4, WIDE_EXTRA)
+KQUANT_MM(q6_k, q6_k, NULL, 3072, 288, 16, 4, NARROW_EXTRA)
+KQUANT_MM(iq1, iq2, &EL_IQ1_VALUES, 1536, 288, 16, 4, NARROW_EXTRA)
+KQUANT_MM(iq2, iq2, &EL_IQ2_VALUES, 1536, 288, 16, 4, NARROW_EXTRA)
+KQUANT_MM(iq3_xxs, iq4_xs, &EL_IQ3_XXS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
+KQUANT_MM(iq3_s, iq4_xs, &EL_IQ3_S_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
+KQUANT_MM(iq4_xs, iq4_xs, &EL_IQ4_XS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;
@@ -550,5 +606,9 @@ static void set_kquants(el_kernels *table) {
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ1_S] = table->mm[EL_IQ1_M] = mm_iq1; /* the same panels */
+    table->mm[EL_IQ2_XXS] = table->mm[EL_IQ2_XS] = table->mm[EL_IQ2_S] = mm_iq2;
+    table->mm[EL_IQ3_XXS] = mm_iq3_xxs;
+    table->mm[EL_IQ3_S] = mm_iq3_s;
     table->mm[EL_IQ4_XS] = mm_iq4_xs;
 }

@@ -238,9 +238,8 @@ EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extr
     EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { streamed(t, nc, type); } \
     EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { tile(t, nc, type, 1); }    \
     EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { tile(t, nc, type, 0); }  \
-    static void name##_expand(const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,      \
-                              uint8_t *to_quants, uint8_t *to_extras) {                            \
-        expand(type, quants, extras, n_blocks, to_quants, to_extras);                              \
+    static void name##_expand(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {     \
+        expand(type, t->quants, t->extras, t->n_blocks, to_quants, to_extras);                     \
     }                                                                                              \
     EL_TILE_FUNCTIONS(name)                                                                        \
     static const el_mm_type name##_type = {.block = 32,                                            \

@@ -90,10 +90,13 @@ EL_INLINE __m512 el_e8m0_half_16(__m128i bytes) {
     return _mm512_castsi512_ps(_mm512_max_epi32(normal, low));
 }
 
-/* Values in place of nibbles, with `zero` added. */
+/* 16 values with `zero` added, for _mm512_shuffle_epi8. */
+EL_INLINE __m512i el_value_table(const int8_t *values, const int zero) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)values);
+    return _mm512_broadcast_i32x4(_mm_add_epi8(v, _mm_set1_epi8((char)zero)));
+}
 EL_INLINE __m512i el_values_of(const int8_t *values, const int zero, __m512i nibbles) {
-    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)zero));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
+    return _mm512_shuffle_epi8(el_value_table(values, zero), nibbles);
 }
 
 /* ---- integer sums of n steps (at most 8) of weights 0..top; top -1: signed weights ---- */
@@ -169,51 +172,56 @@ EL_INLINE void el_write_columns(const __m512 *acc, int32_t n_rows, float *const 
     for (int c = 0; c < nc; c++) el_write_rows(acc[c], n_rows, y[c] + y_off);
 }
 
-/* Columns x[0 .. NC-1] over the whole K. scratch: mm's. */
-typedef void el_tile_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                        const void *const *x, float *const *y, size_t y_off, void *scratch);
+/* Columns x[0 .. NC-1] over the whole K. values: of types whose quants are numbers of values. scratch: mm's. */
+typedef void el_tile_fn(const el_values *values, const uint8_t *quants, const uint8_t *extras, int32_t k,
+                        int32_t n_rows, const void *const *x, float *const *y, size_t y_off, void *scratch);
 
 /* Spread n columns evenly over as few tile calls as possible. */
-static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *tile, const void *panel,
-                                int32_t k, size_t quant_bytes, int32_t n_rows, const void *const *x,
-                                int32_t n, float *const *y, size_t y_off, void *scratch) {
+static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *tile, const el_values *values,
+                                const void *panel, int32_t k, size_t quant_bytes, int32_t n_rows,
+                                const void *const *x, int32_t n, float *const *y, size_t y_off,
+                                void *scratch) {
     const uint8_t *quants = panel;
     if (n <= EL_STREAMED) tile = streamed;
     for (int32_t left = (n + EL_GROUP - 1) / EL_GROUP, c = 0; left > 0; left--) {
         const int32_t width = (n - c + left - 1) / left;
-        tile[width - 1](quants, quants + quant_bytes, k, n_rows, x + c, y + c, y_off, scratch);
+        tile[width - 1](values, quants, quants + quant_bytes, k, n_rows, x + c, y + c, y_off, scratch);
         c += width;
     }
 }
 
 /* mm of a type from inline functions <name>_tile and <name>_streamed (..., nc); quant_bytes: of `block` columns of a
- * panel. */
-#define EL_TILE_FUNCTION(name, form, nc)                                                                  \
-    static void name##_##form##_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k,             \
-                                     int32_t n_rows, const void *const *x, float *const *y, size_t y_off, \
-                                     void *scratch) {                                                     \
-        name##_##form(quants, extras, k, n_rows, x, y, y_off, scratch, nc);                               \
+ * panel. mm_<name> of el_values: EL_MM_VALUES after EL_MM_TILES. */
+#define EL_TILE_FUNCTION(name, form, nc)                                                                    \
+    static void name##_##form##_##nc(const el_values *values, const uint8_t *quants, const uint8_t *extras, \
+                                     int32_t k, int32_t n_rows, const void *const *x, float *const *y,      \
+                                     size_t y_off, void *scratch) {                                         \
+        name##_##form(values, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                         \
     }
-#define EL_MM_FUNCTION(name, block, quant_bytes)                                                         \
-    EL_TILE_FUNCTION(name, streamed, 1)                                                                  \
-    EL_TILE_FUNCTION(name, streamed, 2)                                                                  \
-    EL_TILE_FUNCTION(name, tile, 1)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 2)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 3)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 4)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 5)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 6)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 7)                                                                      \
-    EL_TILE_FUNCTION(name, tile, 8)                                                                      \
-    static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
-                          float *const *y, size_t y_off, void *scratch) {                                \
-        static el_tile_fn *const streamed[EL_STREAMED] = {name##_streamed_1, name##_streamed_2};         \
-        static el_tile_fn *const tiles[EL_GROUP] = {name##_tile_1, name##_tile_2, name##_tile_3,         \
-                                                    name##_tile_4, name##_tile_5, name##_tile_6,         \
-                                                    name##_tile_7, name##_tile_8};                       \
-        el_mm_groups(streamed, tiles, panel, k, (size_t)(k / (block)) * (quant_bytes), n_rows, x, n, y,  \
-                     y_off, scratch);                                                                    \
+#define EL_MM_TILES(name)                                                                           \
+    EL_TILE_FUNCTION(name, streamed, 1)                                                             \
+    EL_TILE_FUNCTION(name, streamed, 2)                                                             \
+    EL_TILE_FUNCTION(name, tile, 1)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 2)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 3)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 4)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 5)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 6)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 7)                                                                 \
+    EL_TILE_FUNCTION(name, tile, 8)                                                                 \
+    static el_tile_fn *const name##_of_few[EL_STREAMED] = {name##_streamed_1, name##_streamed_2};   \
+    static el_tile_fn *const name##_tiles[EL_GROUP] = {name##_tile_1, name##_tile_2, name##_tile_3, \
+                                                       name##_tile_4, name##_tile_5, name##_tile_6, \
+                                                       name##_tile_7, name##_tile_8};
+#define EL_MM_VALUES(name, tiles, values, block, quant_bytes)                                                \
+    static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,     \
+                          float *const *y, size_t y_off, void *scratch) {                                    \
+        el_mm_groups(tiles##_of_few, tiles##_tiles, values, panel, k, (size_t)(k / (block)) * (quant_bytes), \
+                     n_rows, x, n, y, y_off, scratch);                                                       \
     }
+#define EL_MM_FUNCTION(name, block, quant_bytes) \
+    EL_MM_TILES(name)                            \
+    EL_MM_VALUES(name, name, NULL, block, quant_bytes)
 
 /* Fill the table's entries of one family. */
 void el_avx512_matmul_legacy(el_kernels *table);

@@ -27,13 +27,14 @@ EL_INLINE void float_tile(const uint8_t *w, int32_t k, int32_t n_rows, const voi
 }
 
 /* There are no extras: a panel is one stream in either form. */
-#define FLOAT_FORM(name, form, type)                                                                      \
-    EL_INLINE void name##_##form(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
-                                 const void *const *x, float *const *y, size_t y_off, void *scratch,      \
-                                 const int nc) {                                                          \
-        (void)extras;                                                                                     \
-        (void)scratch;                                                                                    \
-        float_tile(quants, k, n_rows, x, y, y_off, nc, type);                                             \
+#define FLOAT_FORM(name, form, type)                                                                    \
+    EL_INLINE void name##_##form(const el_values *values, const uint8_t *quants, const uint8_t *extras, \
+                                 int32_t k, int32_t n_rows, const void *const *x, float *const *y,      \
+                                 size_t y_off, void *scratch, const int nc) {                           \
+        (void)values;                                                                                   \
+        (void)extras;                                                                                   \
+        (void)scratch;                                                                                  \
+        float_tile(quants, k, n_rows, x, y, y_off, nc, type);                                           \
     }
 
 FLOAT_FORM(f16, tile, EL_F16)

@@ -1,18 +1,22 @@
 /* AVX-512 matmul, with and without VNNI, of the k-quants. Formats and formulas: kernels.h.
  *
  * One body serves them all; `type` is a constant wherever it is inlined. A "part" is what shares a scale: a 32-block of
- * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K and Q6_K (and of IQ4_XS). A "unit" is two parts that share bytes of the panel: the nibbles of
- * two 32-blocks, or a 32-block. The offsets of Q3_K (4), Q6_K (32) and, with VNNI, IQ4_XS (128) leave through the activation sum, with which the
- * sum of a part starts. */
+ * Q4_K and Q5_K, a 16-block of Q2_K, Q3_K, Q6_K and IQ2 (and of IQ4_XS). A "unit" is two parts that share bytes of the panel: the nibbles of
+ * two 32-blocks, or a 32-block. The offsets of Q3_K (4), Q6_K (32), IQ2 (43) and, with VNNI, IQ4_XS (128) leave through the activation sum, with which the
+ * sum of a part starts. IQ4_XS stands for IQ3_XXS and IQ3_S too, IQ2 (EL_IQ2_S) for all IQ1 and IQ2: they differ in values
+ * only. */
 
 /* What distinguishes the types. units: of a block. */
-EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K && type != EL_IQ4_XS; }
+EL_INLINE int has_values(const int type) { return type == EL_IQ4_XS || type == EL_IQ2_S; }
+EL_INLINE int has_min(const int type) { return type != EL_Q3_K && type != EL_Q6_K && !has_values(type); }
 EL_INLINE int units(const int type) { return type == EL_Q4_K || type == EL_Q5_K ? 4 : 8; }
 EL_INLINE int32_t zero_point(const int type) {
-    return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : type == EL_IQ4_XS && EL_VNNI ? 128 : 0;
+    if (type == EL_IQ4_XS) return EL_VNNI ? 128 : 0;
+    return type == EL_Q3_K ? 4 : type == EL_Q6_K ? 32 : type == EL_IQ2_S ? 43 : 0;
 }
 EL_INLINE int top_of(const int type) {
     if (type == EL_IQ4_XS) return EL_VNNI ? 255 : -1;
+    if (type == EL_IQ2_S) return 86;
     return type == EL_Q2_K ? 3 : type == EL_Q3_K ? 7 : type == EL_Q4_K ? 15 : type == EL_Q5_K ? 31 : 63;
 }
 EL_INLINE int32_t extra_bytes(const int type) { return has_min(type) ? 320 : type == EL_IQ4_XS ? 160 : 288; }
@@ -20,7 +24,8 @@ EL_INLINE int32_t d_offset(const int type) { return type == EL_IQ4_XS ? 128 : 25
 EL_INLINE int32_t quant_bytes(const int type) {
     switch (type) {
     case EL_Q2_K: return 1024;
-    case EL_Q3_K: return 1536;
+    case EL_Q3_K:
+    case EL_IQ2_S: return 1536;
     case EL_Q4_K:
     case EL_IQ4_XS: return 2048;
     case EL_Q5_K: return 2560;
@@ -28,8 +33,9 @@ EL_INLINE int32_t quant_bytes(const int type) {
     }
 }
 
-/* Step s of a part of unit `i` of a block. */
-EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, const int part, const int s) {
+/* Step s of a part of unit `i` of a block. table: of the type's values, its offset added. */
+EL_INLINE __m512i weights(const int type, __m512i table, const uint8_t *quants, int32_t i, const int part,
+                          const int s) {
     if (type == EL_Q4_K || type == EL_Q5_K) {
         const uint8_t *at = quants + (type == EL_Q4_K ? 512 : 640) * i;
         const __m512i v = el_load(at + 64 * s), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
@@ -37,7 +43,7 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, cons
     }
     if (type == EL_IQ4_XS) {
         const __m512i v = el_load(quants + 256 * i + 64 * s);
-        return el_values_of(EL_IQ4_VALUES, zero_point(type), part ? el_high_nibbles(v) : el_low_nibbles(v));
+        return _mm512_shuffle_epi8(table, part ? el_high_nibbles(v) : el_low_nibbles(v));
     }
     if (type == EL_Q6_K) {
         const __m512i v = el_load(quants + 256 * i + 64 * s);
@@ -45,13 +51,15 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, int32_t i, cons
         return _mm512_or_si512(part ? el_high_nibbles(v) : el_low_nibbles(v), el_crumb(top, s, 4));
     }
     const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * i;
-    const __m512i w = el_crumb(el_load(at + 64 * part), s, 0);
-    return type == EL_Q2_K ? w : _mm512_or_si512(w, el_bit(el_load(at + 128), 4 * part + s, 2));
+    const __m512i low = el_crumb(el_load(at + 64 * part), s, 0);
+    if (type == EL_Q2_K) return low;
+    const __m512i w = _mm512_or_si512(low, el_bit(el_load(at + 128), 4 * part + s, 2));
+    return type == EL_IQ2_S ? _mm512_shuffle_epi8(table, w) : w;
 }
 
 /* sum[c] = sum w q over a part of unit i of block b. */
-EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, int32_t k, int32_t b,
-                   int32_t i, const int part, __m512i *sum, const int nc) {
+EL_INLINE void dot(const int type, __m512i table, const uint8_t *quants, const void *const *x, int32_t k,
+                   int32_t b, int32_t i, const int part, __m512i *sum, const int nc) {
     const int32_t zero = zero_point(type), n = 128 / units(type), at = 256 * b + n * (2 * i + part);
     const int top = top_of(type), steps = n / 4;
     __m512i start[EL_GROUP];
@@ -62,7 +70,7 @@ EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, 
     }
     EL_UNROLL
     for (int s = 0; s < steps; s++) {
-        const __m512i w = weights(type, quants, i, part, s);
+        const __m512i w = weights(type, table, quants, i, part, s);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
             sum[c] = el_dot4(top, steps, sum[c], w, el_broadcast4((const int8_t *)x[c] + at + 4 * s));
@@ -90,11 +98,16 @@ EL_INLINE __m512i minima_pairs(const int type, const uint8_t *extras, int32_t i)
     return _mm512_srli_epi16(_mm512_cvtepu8_epi16(v), 4);
 }
 
+EL_INLINE __m512i table_of(const int type, const el_values *values) {
+    return has_values(type) ? el_value_table(values->of, zero_point(type)) : _mm512_setzero_si512();
+}
+
 /* The float part of block b; total: S of each column. */
-EL_INLINE void chain(const int type, const uint8_t *extras, const void *const *x, int32_t k, int32_t b,
-                     const __m512i *total, __m512 *acc, const int nc) {
+EL_INLINE void chain(const int type, const el_values *values, const uint8_t *extras, const void *const *x,
+                     int32_t k, int32_t b, const __m512i *total, __m512 *acc, const int nc) {
     const int n = has_min(type) ? units(type) : 0;
-    const __m512 d = el_load_f16(extras + d_offset(type));
+    const __m512 halves = el_load_f16(extras + d_offset(type));
+    const __m512 d = has_values(type) ? _mm512_mul_ps(halves, _mm512_set1_ps(values->unit)) : halves;
     __m512i minima[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) minima[c] = _mm512_setzero_si512();
@@ -118,9 +131,11 @@ EL_INLINE void chain(const int type, const uint8_t *extras, const void *const *x
     }
 }
 
-EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,
-                    const void *const *x, float *const *y, size_t y_off, const int nc) {
+EL_INLINE void tile(const int type, const el_values *values, const uint8_t *quants, const uint8_t *extras,
+                    int32_t k, int32_t n_rows, const void *const *x, float *const *y, size_t y_off,
+                    const int nc) {
     const int32_t unit = quant_bytes(type) / units(type);
+    const __m512i table = table_of(type, values);
     __m512 acc[EL_GROUP];
     el_clear(acc, nc);
     for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type), extras += extra_bytes(type)) {
@@ -133,7 +148,7 @@ EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras
             EL_UNROLL
             for (int part = 0; part < 2; part++) {
                 __m512i sum[EL_GROUP];
-                dot(type, quants, x, k, b, i, part, sum, nc);
+                dot(type, table, quants, x, k, b, i, part, sum, nc);
                 const __m512i sc = scales(type, extras, 2 * i + part);
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) {
@@ -141,15 +156,16 @@ EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras
                 }
             }
         }
-        chain(type, extras, x, k, b, total, acc, nc);
+        chain(type, values, extras, x, k, b, total, acc, nc);
     }
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k,
-                        int32_t n_rows, const void *const *x, float *const *y, size_t y_off, void *scratch,
-                        const int nc) {
+EL_INLINE void streamed(const int type, const el_values *values, const uint8_t *quants, const uint8_t *extras,
+                        int32_t k, int32_t n_rows, const void *const *x, float *const *y, size_t y_off,
+                        void *scratch, const int nc) {
     const int32_t unit = quant_bytes(type) / units(type);
+    const __m512i table = table_of(type, values);
     __m512i *sums = scratch; /* [block][part][c] */
     for (int32_t b = 0; b < k / 256; b++, quants += quant_bytes(type)) {
         for (int32_t i = 0; i < units(type); i++) { /* a block's bytes are one stream for the prefetches */
@@ -157,7 +173,7 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
             EL_UNROLL
             for (int part = 0; part < 2; part++, sums += nc) {
                 __m512i sum[EL_STREAMED];
-                dot(type, quants, x, k, b, i, part, sum, nc);
+                dot(type, table, quants, x, k, b, i, part, sum, nc);
                 EL_UNROLL
                 for (int c = 0; c < nc; c++) _mm512_store_si512(sums + c, sum[c]);
             }
@@ -179,31 +195,43 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
                 total[c] = _mm512_add_epi32(total[c], _mm512_mullo_epi32(_mm512_load_si512(sums + c), sc));
             }
         }
-        chain(type, extras, x, k, b, total, acc, nc);
+        chain(type, values, extras, x, k, b, total, acc, nc);
     }
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-#define KQUANT_TYPE(name, type, quant_bytes)                                                                \
-    EL_INLINE void name##_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,     \
-                               const void *const *x, float *const *y, size_t y_off, void *scratch,          \
-                               const int nc) {                                                              \
-        (void)scratch;                                                                                      \
-        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                             \
-    }                                                                                                       \
-    EL_INLINE void name##_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
-                                   const void *const *x, float *const *y, size_t y_off, void *scratch,      \
-                                   const int nc) {                                                          \
-        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                                \
-    }                                                                                                       \
-    EL_MM_FUNCTION(name, 256, quant_bytes)
+#define KQUANT_TYPE(name, type)                                                                           \
+    EL_INLINE void name##_tile(const el_values *values, const uint8_t *quants, const uint8_t *extras,     \
+                               int32_t k, int32_t n_rows, const void *const *x, float *const *y,          \
+                               size_t y_off, void *scratch, const int nc) {                               \
+        (void)scratch;                                                                                    \
+        tile(type, values, quants, extras, k, n_rows, x, y, y_off, nc);                                   \
+    }                                                                                                     \
+    EL_INLINE void name##_streamed(const el_values *values, const uint8_t *quants, const uint8_t *extras, \
+                                   int32_t k, int32_t n_rows, const void *const *x, float *const *y,      \
+                                   size_t y_off, void *scratch, const int nc) {                           \
+        streamed(type, values, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                      \
+    }                                                                                                     \
+    EL_MM_TILES(name)
 
-KQUANT_TYPE(q2_k, EL_Q2_K, 1024)
-KQUANT_TYPE(q3_k, EL_Q3_K, 1536)
-KQUANT_TYPE(q4_k, EL_Q4_K, 2048)
-KQUANT_TYPE(q5_k, EL_Q5_K, 2560)
-KQUANT_TYPE(q6_k, EL_Q6_K, 3072)
-KQUANT_TYPE(iq4_xs, EL_IQ4_XS, 2048)
+KQUANT_TYPE(q2_k, EL_Q2_K)
+KQUANT_TYPE(q3_k, EL_Q3_K)
+KQUANT_TYPE(q4_k, EL_Q4_K)
+KQUANT_TYPE(q5_k, EL_Q5_K)
+KQUANT_TYPE(q6_k, EL_Q6_K)
+KQUANT_TYPE(iq2, EL_IQ2_S)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS)
+
+EL_MM_VALUES(q2_k, q2_k, NULL, 256, 1024)
+EL_MM_VALUES(q3_k, q3_k, NULL, 256, 1536)
+EL_MM_VALUES(q4_k, q4_k, NULL, 256, 2048)
+EL_MM_VALUES(q5_k, q5_k, NULL, 256, 2560)
+EL_MM_VALUES(q6_k, q6_k, NULL, 256, 3072)
+EL_MM_VALUES(iq1, iq2, &EL_IQ1_VALUES, 256, 1536)
+EL_MM_VALUES(iq2, iq2, &EL_IQ2_VALUES, 256, 1536)
+EL_MM_VALUES(iq3_xxs, iq4_xs, &EL_IQ3_XXS_VALUES, 256, 2048)
+EL_MM_VALUES(iq3_s, iq4_xs, &EL_IQ3_S_VALUES, 256, 2048)
+EL_MM_VALUES(iq4_xs, iq4_xs, &EL_IQ4_XS_VALUES, 256, 2048)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;
@@ -212,5 +240,9 @@ static void set_kquants(el_kernels *table) {
     table->mm[EL_Q4_K] = mm_q4_k;
     table->mm[EL_Q5_K] = mm_q5_k;
     table->mm[EL_Q6_K] = mm_q6_k;
+    table->mm[EL_IQ1_S] = table->mm[EL_IQ1_M] = mm_iq1; /* the same panels */
+    table->mm[EL_IQ2_XXS] = table->mm[EL_IQ2_XS] = table->mm[EL_IQ2_S] = mm_iq2;
+    table->mm[EL_IQ3_XXS] = mm_iq3_xxs;
+    table->mm[EL_IQ3_S] = mm_iq3_s;
     table->mm[EL_IQ4_XS] = mm_iq4_xs;
 }

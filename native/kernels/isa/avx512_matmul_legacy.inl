@@ -131,18 +131,20 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-#define LEGACY_TYPE(name, type, quant_bytes)                                                                \
-    EL_INLINE void name##_tile(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows,     \
-                               const void *const *x, float *const *y, size_t y_off, void *scratch,          \
-                               const int nc) {                                                              \
-        (void)scratch;                                                                                      \
-        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                             \
-    }                                                                                                       \
-    EL_INLINE void name##_streamed(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t n_rows, \
-                                   const void *const *x, float *const *y, size_t y_off, void *scratch,      \
-                                   const int nc) {                                                          \
-        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                                \
-    }                                                                                                       \
+#define LEGACY_TYPE(name, type, quant_bytes)                                                              \
+    EL_INLINE void name##_tile(const el_values *values, const uint8_t *quants, const uint8_t *extras,     \
+                               int32_t k, int32_t n_rows, const void *const *x, float *const *y,          \
+                               size_t y_off, void *scratch, const int nc) {                               \
+        (void)values;                                                                                     \
+        (void)scratch;                                                                                    \
+        tile(type, quants, extras, k, n_rows, x, y, y_off, nc);                                           \
+    }                                                                                                     \
+    EL_INLINE void name##_streamed(const el_values *values, const uint8_t *quants, const uint8_t *extras, \
+                                   int32_t k, int32_t n_rows, const void *const *x, float *const *y,      \
+                                   size_t y_off, void *scratch, const int nc) {                           \
+        (void)values;                                                                                     \
+        streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                              \
+    }                                                                                                     \
     EL_MM_FUNCTION(name, 32, quant_bytes)
 
 LEGACY_TYPE(q8_0, EL_Q8_0, 512)

@@ -289,7 +289,7 @@ static int32_t compare_to_double(check *c, const mm_case *m, const uint8_t *rows
     return 1;
 }
 
-/* One block, d = dx = 1: y is the integer sum itself. With d = 0 and a minimum of 1 it is the sum of minima. */
+/* One block, d = dx = 1: y is the integer sum itself, or an exact part of it. With d = 0 and a minimum of 1 it is the sum of minima. */
 static int32_t compare_to_integers(check *c, mm_case *m, int32_t minima, pattern pw) {
     const el_tile *t = el_tile_of(m->qtype);
     m->k = t->block;
@@ -316,12 +316,13 @@ static int32_t compare_to_integers(check *c, mm_case *m, int32_t minima, pattern
     for (int32_t i = 0; i < 3; i++) {
         for (int32_t r = 0; r < 16; r++) {
             int64_t want = 0;
+            parts w = {0};
             for (int32_t k = 0; k < m->k; k++) {
-                parts w = row_parts(m->qtype, rows + (size_t)r * stride, k);
+                w = row_parts(m->qtype, rows + (size_t)r * stride, k);
                 int64_t q = ((const int8_t *)m->x[i])[k];
                 want += minima ? (w.dmin < 0 ? q : -q) * w.minimum : q * w.scale * w.u;
             }
-            float y = (float)want;
+            float y = (float)want * (minima ? 1.0f : (float)w.d); /* d is a power of two where it is not 1 */
             if (!same_values(c, "y", &y, &m->y[i][m->y_off + (size_t)r], 1)) return 0;
         }
     }

@@ -1,6 +1,8 @@
 /* GGUF rows for kernel_check: made at random, and read weight by weight from the bytes, apart from the library's code. */
 #include "check.h"
 
+#include "codebooks.inl"
+
 #include <math.h>
 #include <string.h>
 
@@ -12,16 +14,19 @@ typedef struct layout {
 } layout;
 
 static const layout LAYOUTS[] = {
-    {EL_F32, "F32", 1, 4, -1, -1},          {EL_F16, "F16", 1, 2, -1, -1},
-    {EL_BF16, "BF16", 1, 2, -1, -1},        {EL_Q8_0, "Q8_0", 32, 34, 0, -1},
-    {EL_Q4_0, "Q4_0", 32, 18, 0, -1},       {EL_Q4_1, "Q4_1", 32, 20, 0, 2},
-    {EL_Q5_0, "Q5_0", 32, 22, 0, -1},       {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
-    {EL_Q2_K, "Q2_K", 256, 84, 80, 82},     {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
-    {EL_Q4_K, "Q4_K", 256, 144, 0, 2},      {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
-    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},   {EL_TQ1_0, "TQ1_0", 256, 54, 52, -1},
-    {EL_TQ2_0, "TQ2_0", 256, 66, 64, -1},   {EL_NVFP4, "NVFP4", 64, 36, -1, -1},
-    {EL_IQ4_NL, "IQ4_NL", 32, 18, 0, -1},   {EL_MXFP4, "MXFP4", 32, 17, -1, -1},
-    {EL_IQ4_XS, "IQ4_XS", 256, 136, 0, -1},
+    {EL_F32, "F32", 1, 4, -1, -1},           {EL_F16, "F16", 1, 2, -1, -1},
+    {EL_BF16, "BF16", 1, 2, -1, -1},         {EL_Q8_0, "Q8_0", 32, 34, 0, -1},
+    {EL_Q4_0, "Q4_0", 32, 18, 0, -1},        {EL_Q4_1, "Q4_1", 32, 20, 0, 2},
+    {EL_Q5_0, "Q5_0", 32, 22, 0, -1},        {EL_Q5_1, "Q5_1", 32, 24, 0, 2},
+    {EL_Q2_K, "Q2_K", 256, 84, 80, 82},      {EL_Q3_K, "Q3_K", 256, 110, 108, -1},
+    {EL_Q4_K, "Q4_K", 256, 144, 0, 2},       {EL_Q5_K, "Q5_K", 256, 176, 0, 2},
+    {EL_Q6_K, "Q6_K", 256, 210, 208, -1},    {EL_TQ1_0, "TQ1_0", 256, 54, 52, -1},
+    {EL_TQ2_0, "TQ2_0", 256, 66, 64, -1},    {EL_NVFP4, "NVFP4", 64, 36, -1, -1},
+    {EL_IQ4_NL, "IQ4_NL", 32, 18, 0, -1},    {EL_MXFP4, "MXFP4", 32, 17, -1, -1},
+    {EL_IQ4_XS, "IQ4_XS", 256, 136, 0, -1},  {EL_IQ1_S, "IQ1_S", 256, 50, 0, -1},
+    {EL_IQ1_M, "IQ1_M", 256, 56, -1, -1},    {EL_IQ2_XXS, "IQ2_XXS", 256, 66, 0, -1},
+    {EL_IQ2_XS, "IQ2_XS", 256, 74, 0, -1},   {EL_IQ2_S, "IQ2_S", 256, 82, 0, -1},
+    {EL_IQ3_XXS, "IQ3_XXS", 256, 98, 0, -1}, {EL_IQ3_S, "IQ3_S", 256, 110, 0, -1},
 };
 
 static const layout *layout_of(int32_t qtype) {
@@ -76,6 +81,14 @@ static uint8_t random_exponent(check *c, pattern p) {
     }
 }
 
+/* The scale of IQ1_M: a nibble in the top of each of four words. */
+static void set_iq1_m_scale(uint8_t *block, uint32_t d) {
+    for (int32_t i = 0; i < 4; i++) {
+        uint8_t *top = block + 49 + 2 * i;
+        *top = (uint8_t)((*top & 15) | (d >> (4 * i) & 15) << 4);
+    }
+}
+
 void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
     const layout *t = layout_of(qtype);
     if (qtype == EL_F32 || qtype == EL_BF16) { /* BF16: the upper half */
@@ -103,6 +116,7 @@ void fill_row(check *c, pattern p, int32_t qtype, int32_t k, uint8_t *row) {
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
         if (qtype == EL_MXFP4) block[0] = random_exponent(c, p);
+        if (qtype == EL_IQ1_M) set_iq1_m_scale(block, d);
     }
 }
 
@@ -112,7 +126,8 @@ void set_scales(int32_t qtype, int32_t k, uint8_t *row, uint16_t d, uint16_t m) 
         uint8_t *block = row + (size_t)b * (size_t)t->bytes;
         if (t->d >= 0) memcpy(block + t->d, &d, 2);
         if (t->m >= 0) memcpy(block + t->m, &m, 2);
-        if (qtype == EL_MXFP4) block[0] = d ? 128 : 0;         /* 2^0, or next to nothing */
+        if (qtype == EL_MXFP4) block[0] = d ? 128 : 0; /* 2^0, or next to nothing */
+        if (qtype == EL_IQ1_M) set_iq1_m_scale(block, d);
         if (qtype == EL_NVFP4) memset(block, d ? 0x40 : 0, 4); /* half of 2, or 0 */
     }
 }
@@ -192,6 +207,80 @@ static parts parts_of_64(const uint8_t *p, int32_t i) { /* NVFP4 */
     return (parts){e4m3_halved(p[i / 16]), 0, 1, e2m1_doubled(i / 8 % 2 ? byte >> 4 : byte & 15), 0};
 }
 
+/* ---- code books: the number of a weight from an entry's nibbles, then its value ---- */
+
+static int32_t two_bits(uint32_t entry, int32_t i) {
+    return (int32_t)(entry >> (4 * (i % 4) + 2 * (i / 4)) & 3);
+}
+static int32_t three_bits(uint32_t entry, int32_t i) { return (int32_t)(entry >> (4 * i) & 7); }
+
+/* Sign i (0..7) of seven, the eighth makes the number of negative ones even: -1 or 1. */
+static int32_t even_sign(uint32_t seven, int32_t i) {
+    int32_t n = 0;
+    for (int32_t j = 0; j < 7; j++) n += seven >> j & 1;
+    return (i < 7 ? (int32_t)(seven >> i & 1) : n & 1) ? -1 : 1;
+}
+
+static uint32_t word(const uint8_t *p, int32_t bytes) {
+    uint32_t v = 0;
+    for (int32_t i = 0; i < bytes; i++) v |= (uint32_t)p[i] << (8 * i);
+    return v;
+}
+
+static int32_t iq2_value(uint32_t entry, int32_t i) {
+    static const int32_t values[] = {8, 25, 43};
+    return values[two_bits(entry, i)];
+}
+
+/* e: entry of 8 weights, i: weight of it. */
+static parts parts_of_iq12(int32_t qtype, const uint8_t *p, int32_t e, int32_t i) {
+    switch (qtype) {
+    case EL_IQ1_S: {
+        uint32_t h = word(p + 34 + 2 * (e / 4), 2);
+        int32_t u = two_bits(IQ1_S_BOOK[p[2 + e] + 256 * (h >> (3 * (e % 4)) & 7)], i) - 1;
+        return (parts){half(p) / 8, 0, 2 * (int32_t)(h >> 12 & 7) + 1, 8 * u + (h >> 15 ? -1 : 1), 0};
+    }
+    case EL_IQ1_M: {
+        int32_t h = p[32 + e / 2] >> (4 * (e % 2)), g = e / 2;
+        int32_t u = two_bits(IQ1_S_BOOK[p[e] + 256 * (h & 7)], i) - 1;
+        uint8_t d[2] = {(uint8_t)(p[49] >> 4 | (p[51] & 0xf0)), (uint8_t)(p[53] >> 4 | (p[55] & 0xf0))};
+        int32_t s = (int32_t)(word(p + 48 + 2 * (g / 4), 2) >> (3 * (g % 4)) & 7);
+        return (parts){half(d) / 8, 0, 2 * s + 1, 8 * u + (h & 8 ? -1 : 1), 0};
+    }
+    case EL_IQ2_XXS: {
+        const uint8_t *q = p + 2 + 8 * (e / 4);
+        uint32_t rest = word(q + 4, 4);
+        int32_t u = iq2_value(IQ2_XXS_BOOK[q[e % 4]], i) * even_sign(rest >> (7 * (e % 4)) & 127, i);
+        return (parts){half(p) / 8, 0, 2 * (int32_t)(rest >> 28) + 1, u, 0};
+    }
+    case EL_IQ2_XS: {
+        uint32_t q = word(p + 2 + 2 * e, 2);
+        int32_t s = p[66 + e / 4] >> (4 * (e / 2 % 2)) & 15;
+        return (parts){half(p) / 8, 0, 2 * s + 1, iq2_value(IQ2_XS_BOOK[q & 511], i) * even_sign(q >> 9, i),
+                       0};
+    }
+    default: { /* IQ2_S */
+        int32_t index = p[2 + e] + 256 * (p[66 + e / 4] >> (2 * (e % 4)) & 3);
+        int32_t u = iq2_value(IQ2_S_BOOK[index], i), s = p[74 + e / 4] >> (4 * (e / 2 % 2)) & 15;
+        return (parts){half(p) / 8, 0, 2 * s + 1, bit(p + 34 + e, i) ? -u : u, 0};
+    }
+    }
+}
+
+/* e: entry of 4 weights, i: weight of it. */
+static parts parts_of_iq3(int32_t qtype, const uint8_t *p, int32_t e, int32_t i) {
+    if (qtype == EL_IQ3_XXS) {
+        static const int32_t values[] = {4, 12, 20, 28, 36, 44, 52, 62};
+        uint32_t rest = word(p + 66 + 4 * (e / 8), 4);
+        int32_t u = values[three_bits(IQ3_XXS_BOOK[p[2 + e]], i)];
+        u *= even_sign(rest >> (7 * (e / 2 % 4)) & 127, 4 * (e % 2) + i);
+        return (parts){half(p) / 4, 0, 2 * (int32_t)(rest >> 28) + 1, u, 0};
+    }
+    int32_t u = 2 * three_bits(IQ3_S_BOOK[p[2 + e] + 256 * bit(p + 66, e)], i) + 1;
+    int32_t s = p[106 + e / 16] >> (4 * (e / 8 % 2)) & 15;
+    return (parts){half(p), 0, 2 * s + 1, bit(p + 74, 4 * e + i) ? -u : u, 0};
+}
+
 static parts parts_of_256(int32_t qtype, const uint8_t *p, int32_t i) {
     int32_t half128 = i / 128, quarter = i / 32 % 4, l = i % 32; /* of Q2_K, Q3_K, Q6_K */
     int32_t j = i / 32;
@@ -244,5 +333,14 @@ parts row_parts(int32_t qtype, const uint8_t *row, int32_t i) {
     if (qtype == EL_F16) return (parts){half(block), 0, 1, 1, 0};
     if (qtype == EL_BF16) return (parts){brain_half(block), 0, 1, 1, 0};
     if (qtype == EL_NVFP4) return parts_of_64(block, i % 64);
+    switch (qtype) {
+    case EL_IQ1_S:
+    case EL_IQ1_M:
+    case EL_IQ2_XXS:
+    case EL_IQ2_XS:
+    case EL_IQ2_S: return parts_of_iq12(qtype, block, i % 256 / 8, i % 8);
+    case EL_IQ3_XXS:
+    case EL_IQ3_S: return parts_of_iq3(qtype, block, i % 256 / 4, i % 4);
+    }
     return t->block == 32 ? parts_of_32(qtype, block, i % 32) : parts_of_256(qtype, block, i % 256);
 }
