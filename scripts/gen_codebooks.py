@@ -20,9 +20,10 @@ from edgellm.gguf.grids import codebook  # noqa: E402
 HEAD = """\
 /* The code books of the IQ types, written by scripts/gen_codebooks.py: do not edit.
  *
- * An entry is 16 bits of four nibbles. IQ1 and IQ2: an entry has 8 weights; nibble j holds the number of weight j in its low
- * two bits, that of weight j + 4 in its high ones. IQ3: an entry has 4 weights; nibble j holds the number of weight j in
- * three bits. What the numbers stand for: EL_IQ1_VALUES and those that follow it in qblocks.h. IQ1_M has the book of IQ1_S.
+ * An entry is 16 bits of four nibbles. IQ1 and IQ2: an entry has 8 weights; nibble j holds the number of weight j in
+ * its low two bits, that of weight j + 4 in its high ones. IQ3: an entry has 4 weights; nibble j holds the number of
+ * weight j in three bits. What the numbers stand for: EL_IQ1_VALUES and those that follow it in qblocks.h. IQ1_M has
+ * the book of IQ1_S.
  */
 """
 BOOKS = ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")

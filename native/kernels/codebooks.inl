@@ -1,8 +1,9 @@
 /* The code books of the IQ types, written by scripts/gen_codebooks.py: do not edit.
  *
- * An entry is 16 bits of four nibbles. IQ1 and IQ2: an entry has 8 weights; nibble j holds the number of weight j in its low
- * two bits, that of weight j + 4 in its high ones. IQ3: an entry has 4 weights; nibble j holds the number of weight j in
- * three bits. What the numbers stand for: EL_IQ1_VALUES and those that follow it in qblocks.h. IQ1_M has the book of IQ1_S.
+ * An entry is 16 bits of four nibbles. IQ1 and IQ2: an entry has 8 weights; nibble j holds the number of weight j in
+ * its low two bits, that of weight j + 4 in its high ones. IQ3: an entry has 4 weights; nibble j holds the number of
+ * weight j in three bits. What the numbers stand for: EL_IQ1_VALUES and those that follow it in qblocks.h. IQ1_M has
+ * the book of IQ1_S.
  */
 /* clang-format off */
 static const uint16_t IQ1_S_BOOK[2048] = {

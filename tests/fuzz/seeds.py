@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from fuzz.image import Entry, Image, Key
+from matrices import random_matrix
 
 from edgellm.backends.native.lower import ACT_FORMATS
 from edgellm.gguf.qtypes import QType
-from edgellm.gguf.quantize import quantize
 from edgellm.tokenizer.pieces import byte_to_char
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
@@ -85,11 +85,10 @@ def image(arch: str, vocabulary: dict[str, Any], keys: dict[str, Any], shapes: d
     tensors: list[Entry] = []
     for name, shape in shapes.items():
         rng = np.random.default_rng(zlib.crc32(name.encode()))
-        values = rng.normal(0, 0.3, shape).astype(np.float32)
         qtype = usable[len(tensors) % len(usable)] if len(shape) > 1 and name.endswith(".weight") else QType.F32
         if shape[-1] % qtype.block:
             qtype = QType.F16
-        data = np.asarray(quantize(values, qtype)).tobytes()
+        data = random_matrix(rng, qtype, shape, 0.3).tobytes()
         tensors.append(Entry(name.encode(), list(shape[::-1]), int(qtype), data))
     all_keys = {"general.architecture": arch, "general.name": "seed", "general.alignment": 32}
     all_keys |= {f"{arch}.{k}": v for k, v in keys.items()} | vocabulary
@@ -165,6 +164,12 @@ def k_quants() -> Image:
     return image("llama", byte_level(), common(256, 256, 2, 1, 1), shapes, types)
 
 
+def code_books() -> Image:
+    shapes = outer(256, tied=True) | attention(0, 256, 128, 2, 1) | ffn(0, 256, 256)
+    types = (QType.IQ1_M, QType.IQ1_S, QType.IQ2_XXS, QType.IQ2_XS, QType.IQ2_S, QType.IQ3_XXS, QType.IQ3_S)
+    return image("llama", byte_level(), common(256, 256, 2, 1, 1), shapes, types)
+
+
 def gemma3() -> Image:
     shapes = outer(64, tied=True)
     for i in range(2):
@@ -229,7 +234,7 @@ def gpt_oss() -> Image:
 
 
 SEEDS: dict[str, Callable[[], Image]] = {
-    f.__name__: f for f in (llama, llama_linear, k_quants, gemma3, qwen3moe, phi3, gpt_oss)
+    f.__name__: f for f in (llama, llama_linear, k_quants, code_books, gemma3, qwen3moe, phi3, gpt_oss)
 }
 """Every seed by name."""
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrices import random_matrix
 from serving.tiny import HEADS, N_VOCAB, metadata
 
 from edgellm import _native
 from edgellm.backends.native.lower import ACT_FORMATS
 from edgellm.gguf.qtypes import QType
-from edgellm.gguf.quantize import quantize
 from edgellm.gguf.writer import Tensor, write
 
 SCRIPT = Path(__file__).with_name("old_processor.py")
@@ -34,10 +34,7 @@ def model(path: Path, qtype: QType) -> Path:
     shapes = {"token_embd.weight": (N_VOCAB, d), "output.weight": (N_VOCAB, d)}
     shapes |= {f"blk.0.{name}.weight": (d, d) for name in square}
     rng = np.random.default_rng(int(qtype))
-    tensors = [
-        Tensor(name, shape, qtype, quantize(rng.normal(0, 0.2, shape).astype(np.float32), qtype))
-        for name, shape in shapes.items()
-    ]
+    tensors = [Tensor(name, shape, qtype, random_matrix(rng, qtype, shape, 0.2)) for name, shape in shapes.items()]
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
         tensors.append(Tensor(f"{name}.weight", (d,), QType.F32, rng.normal(1, 0.2, d).astype(np.float32)))
     sizes: dict[str, Any] = {"llama.embedding_length": d, "llama.feed_forward_length": d}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrices import random_matrix
 from numpy.typing import NDArray
 from parity.driver import Timeline, batch, compiled, teacher_forced, usable
 
@@ -16,7 +17,6 @@ from edgellm.backends.native.lower import A16, A256, ACT_FORMATS, FLOAT
 from edgellm.backends.reference.interpret import Step
 from edgellm.core.types import F32
 from edgellm.gguf.qtypes import QType
-from edgellm.gguf.quantize import quantize
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.writer import Tensor, write
 from edgellm.models import load_plan
@@ -56,8 +56,8 @@ def tiny_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[QType], Path]
         rng = np.random.default_rng(int(qtype))
         tensors = []
         for name, shape in shapes.items():
-            x = rng.normal(0, shape[1] ** -0.5, shape).astype(np.float32)
-            tensors.append(Tensor(f"{name}.weight", shape, qtype, quantize(x, qtype)))
+            data = random_matrix(rng, qtype, shape, shape[1] ** -0.5)
+            tensors.append(Tensor(f"{name}.weight", shape, qtype, data))
         for name in ["output_norm", *(f"blk.{i}.{n}_norm" for i in range(LAYERS) for n in ("attn", "ffn"))]:
             x = rng.normal(1, 0.2, (d,)).astype(np.float32)
             tensors.append(Tensor(f"{name}.weight", (d,), QType.F32, x))

@@ -19,6 +19,12 @@ def test_generated_pages_are_up_to_date(repository: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_code_books_in_c_are_those_of_python(repository: Path) -> None:
+    command = [sys.executable, str(repository / "scripts" / "gen_codebooks.py"), "--check"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
 def test_the_compiled_declarations_are_the_headers(repository: Path) -> None:
     command = [sys.executable, str(repository / "scripts" / "gen_ffi.py"), "--check"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)

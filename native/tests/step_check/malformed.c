@@ -92,8 +92,8 @@ void check_messages(void) {
     m->ops[3].i[1] = -1;
     refuses(m, &c, EL_E_ARGUMENT, "activations are float32 (slot -1), but matrix 1 (Q8_0) takes A16");
     m->ops[3].i[1] = 0;
-    m->weights[2].qtype = 21 /* IQ3_S */;
-    refuses(m, &c, EL_E_UNSUPPORTED, "weights[2]: no kernels for weight type ? (21)");
+    m->weights[2].qtype = 24 /* I8 */;
+    refuses(m, &c, EL_E_UNSUPPORTED, "weights[2]: no kernels for weight type ? (24)");
     m->weights[2].qtype = EL_Q8_0;
     m->m.size = 3;
     refuses(m, &c, EL_E_ARGUMENT, "model: size is 3, expected");

@@ -7,6 +7,7 @@ import warnings
 import gguf as oracle
 import numpy as np
 import pytest
+from matrices import CODEBOOKS
 
 from edgellm.core.errors import GGUFError
 from edgellm.gguf import QType
@@ -14,7 +15,6 @@ from edgellm.gguf.dequantize import can_dequantize, dequantize
 from edgellm.gguf.quantize import quantize
 
 KNOWN = [t for t in QType if can_dequantize(t)]
-CODEBOOKS = {QType.IQ1_S, QType.IQ1_M, QType.IQ2_XXS, QType.IQ2_XS, QType.IQ2_S, QType.IQ3_XXS, QType.IQ3_S}
 WRITABLE = [t for t in KNOWN if t not in CODEBOOKS]
 
 
