@@ -65,6 +65,12 @@ FIELDS: dict[QType, list[tuple[int, float]]] = {
     QType.Q6_K: [(208, 1400.0)],
     QType.TQ1_0: [(52, 0.8)],
     QType.TQ2_0: [(64, 1.1)],
+    QType.IQ1_S: [(0, 7.2)],
+    QType.IQ2_XXS: [(0, 53.0)],
+    QType.IQ2_XS: [(0, 56.0)],
+    QType.IQ2_S: [(0, 56.0)],
+    QType.IQ3_XXS: [(0, 142.0)],
+    QType.IQ3_S: [(0, 140.0)],
     QType.IQ4_NL: [(0, 74.0)],
     QType.IQ4_XS: [(0, 1300.0)],
 }

@@ -73,9 +73,11 @@ static inline const int16_t *el_a256_sum32(const void *row, int32_t k) {
  *                 row u = step 4u+i                                      1024 B  u8 scmn[16][16] ([16-block][row],
  *                                                                                low nibble scale, high minimum),
  *                                                                                f16 d[16], f16 dmin[16]         320 B
+ *   IQ3_XXS, IQ3_S  256  as IQ4_XS, numbers of values                  2048 B  as IQ4_XS, 2 s + 1               160 B
  *   TQ1_0, TQ2_0  256  as Q2_K, scales and minima 1, dmin = d          1024 B                                   320 B
  *   Q3_K    256   for each 32-block: 2 rows as in Q2_K, the low 2 bits,
  *                 then 64 bytes of third bits as the fifth of Q5_0       1536 B  as Q6_K                         288 B
+ *   IQ1, IQ2  256   as Q3_K, numbers of values                         1536 B  as Q6_K, 2 s + 1                 288 B
  *   Q6_K    256   for each 32-block b: 4 rows of 64, low nibble = low
  *                 4 bits of step t, high = of step t+4 (2048 B in all);
  *                 then for each b: 2 rows of 64, bits 2i..2i+1 of row u
@@ -116,13 +118,15 @@ typedef void el_pack_fn(const void *rows, size_t row_stride, int32_t n_rows, int
  *   Q4_1, Q5_1  as Q8_0, sum u q; then acc = fma(m, s, acc), s of A16
  *   IQ4_NL, MXFP4  as Q8_0, sum v q, v the value that the nibble stands for; MXFP4's d = 2^(e - 128) exactly
  *   NVFP4  acc = fma((f32)i, e * dx, acc) for each 16 in ascending order, i = sum v q, e half the value of the scale
- *   IQ4_XS  acc = fma((f32)S, d * dx, acc)                     S = sum_j sc[j] * sum v q over 32-block j
+ *   IQ4_XS, IQ3_XXS, IQ3_S  acc = fma((f32)S, (unit * d) * dx, acc)   S = sum_j sc[j] * sum v q over 32-block j; v the
+ *         value of a number, `unit` a power of two (el_values in qblocks.h), 1 for IQ4_XS
  *   Q4_K, Q5_K  acc = fma((f32)S, d * dx, acc); acc = fma((f32)M, -(dmin * dx), acc)
  *         S = sum_j sc[j] * sum u q over 32-block j, M = sum_j mn[j] * sum32[j]
  *   Q2_K  as Q4_K with 16-blocks j and sum16
  *   TQ1_0, TQ2_0  as Q2_K: S = sum u q, M = sum q
  *   Q6_K  acc = fma((f32)S, d * dx, acc)                       S = sum_j sc[j] * sum (u - 32) q over 16-block j
  *   Q3_K  as Q6_K, sum (u - 4) q
+ *   IQ1, IQ2  as IQ3 with 16-blocks j
  *   F16, BF16, F32  chain over k: acc = fma(w, x, acc), w converted exactly
  * All sums marked i, S, M are exact in int32. The result does not depend on n, nor on the other columns. */
 typedef void el_mm_fn(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,
@@ -132,7 +136,7 @@ static inline size_t el_mm_scratch_bytes(int32_t k) { return (size_t)k * 64 + 65
 /* Quantise one float row (any alignment) into an activation row. Returns 1 if a value was not finite, else 0. */
 typedef int32_t el_quantize_fn(const float *x, int32_t k, void *row);
 
-/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; IQ4_NL, MXFP4 d*v; NVFP4 e*v; IQ4_XS (d*sc)*v; TQ1_0, TQ2_0 d*(u-1); Q4_0 d*(u-8); Q5_0 d*(u-16); Q4_1, Q5_1
+/* Dequantise one row of the file (any alignment) to float: Q8_0 d*q; IQ4_NL, MXFP4 d*v; NVFP4 e*v; IQ4_XS (d*sc)*v; IQ1 to IQ3 ((unit*d)*sc)*v; TQ1_0, TQ2_0 d*(u-1); Q4_0 d*(u-8); Q5_0 d*(u-16); Q4_1, Q5_1
  * fma(d, u, m); Q2_K, Q4_K, Q5_K fma(d*sc, u, -(dmin*mn)); Q3_K (d*sc)*(u-4); Q6_K (d*sc)*(u-32). Scalar at every level. */
 typedef void el_dequant_fn(const void *row, int32_t k, float *y);
 
