@@ -160,8 +160,8 @@ def test_malformed_models(tiny: Any, config: EngineConfig) -> None:
     ops["code"][2] = 99
     with pytest.raises(UnsupportedModel, match="op 2: code 99"):
         Engine(replace(model, ops=ops), config)
-    with pytest.raises(UnsupportedModel, match=r"weights\[0\]: no kernels for weight type \? \(21\)"):
-        Engine(replace(model, matrices=[replace(model.matrices[0], qtype=21), *model.matrices[1:]]), config)
+    with pytest.raises(UnsupportedModel, match=r"weights\[0\]: no kernels for weight type \? \(24\)"):
+        Engine(replace(model, matrices=[replace(model.matrices[0], qtype=24), *model.matrices[1:]]), config)
     short = replace(model.matrices[5], data=model.matrices[5].data.reshape(-1)[:-1])
     with pytest.raises(NativeError, match=r"weights\[5\]: 6396 bytes"):
         Engine(replace(model, matrices=[*model.matrices[:5], short]), config)
