@@ -1,13 +1,14 @@
 /* What the matmul files of levels avx512 and avx512_vnni share.
  *
- * The lanes of a zmm are the panel's 16 rows. Weights are unpacked on the way: that costs less than reading them expanded.
- * The activations, 4 k at a time, are broadcast. With VNNI (EL_VNNI 1) weights are vpdpbusd's unsigned operand; products
- * and sums are exact in int32. Without it they are vpmaddubsw's, whose int16 saturate: el_dot4 adds as int16 what provably
- * fits. A call takes the whole K:
+ * The lanes of a zmm are the panel's 16 rows. The activations, 4 k at a time, are broadcast. With VNNI (EL_VNNI 1) weights
+ * are vpdpbusd's unsigned operand; products and sums are exact in int32. Without it they are vpmaddubsw's, whose int16
+ * saturate: el_dot4 adds as int16 what provably fits. There are three forms, from few columns to many:
  *
- *   tile      up to 8 columns, integer sums and float chains in registers.
  *   streamed  1 or 2 columns: first all quants, then all extras, so that memory sees one ascending stream; the sums
  *             wait in scratch. (Two interleaved streams cost 20 % of the bandwidth at level avx2.)
+ *   tile      up to 8 columns, unpacked on the way, integer sums and float chains in registers, the whole K in one call.
+ *   expanded  many columns, types whose unpacking takes long: some blocks are unpacked into scratch, and stay in the cache
+ *             while all columns use them; the chains wait in scratch meanwhile.
  *
  * pack and quantize are those of the AVX2 level.
  */
@@ -29,6 +30,10 @@
 enum {
     EL_GROUP = 8,       /* columns of a tile call */
     EL_STREAMED = 2,    /* columns of a streamed call */
+    EL_NARROW = 7,      /* columns of an expanded tile call, from .. */
+    EL_WIDE = 10,       /* .. to */
+    EL_MANY = 24,       /* columns from which on expanding pays */
+    EL_BATCH = 256,     /* columns whose chains fit into scratch */
     EL_PREFETCH = 4096, /* bytes ahead in the panel, and on into the next */
 };
 
@@ -190,6 +195,58 @@ static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *
     }
 }
 
+/* ---- many columns: panels expanded into scratch ---- */
+
+/* Columns x[0 .. NC-1] over n_blocks expanded blocks from block b on; acc: their chains so far, [NC][16]. */
+typedef void el_expanded_fn(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t b,
+                            int32_t n_blocks, const void *const *x, float *acc);
+
+typedef struct el_expansion {
+    int32_t block, chunk;             /* columns of a block; blocks that all columns use before the next */
+    int32_t quant_bytes, extra_bytes; /* of a block of the panel */
+    int32_t to_quants, to_extras;     /* of an expanded one */
+    void (*expand)(const el_values *values, const uint8_t *quants, const uint8_t *extras, int32_t n_blocks,
+                   uint8_t *to_quants, uint8_t *to_extras);
+    el_expanded_fn *tiles[EL_WIDE - EL_NARROW + 1]; /* by columns */
+} el_expansion;
+
+static inline void el_mm_expanded(const el_expansion *t, const el_values *values, const uint8_t *panel,
+                                  int32_t k, int32_t n_rows, const void *const *x, int32_t n, float *const *y,
+                                  size_t y_off, void *scratch) {
+    const int32_t n_blocks = k / t->block, n_groups = (n + EL_WIDE - 1) / EL_WIDE;
+    float *acc = scratch;
+    uint8_t *quants = (uint8_t *)(acc + EL_BATCH * EL_TILE_ROWS);
+    uint8_t *extras = quants + (ptrdiff_t)t->chunk * t->to_quants;
+    const uint8_t *panel_extras = panel + (size_t)n_blocks * (size_t)t->quant_bytes;
+    for (int32_t c = 0; c < n; c++) _mm512_storeu_ps(acc + c * EL_TILE_ROWS, _mm512_setzero_ps());
+    for (int32_t b = 0; b < n_blocks; b += t->chunk) {
+        const int32_t here = n_blocks - b < t->chunk ? n_blocks - b : t->chunk;
+        t->expand(values, panel + (size_t)b * (size_t)t->quant_bytes,
+                  panel_extras + (size_t)b * (size_t)t->extra_bytes, here, quants, extras);
+        for (int32_t left = n_groups, c = 0; left > 0; left--) {
+            const int32_t width = (n - c + left - 1) / left;
+            t->tiles[width - EL_NARROW](quants, extras, k, b, here, x + c, acc + c * EL_TILE_ROWS);
+            c += width;
+        }
+    }
+    for (int32_t c = 0; c < n; c++)
+        el_write_rows(_mm512_loadu_ps(acc + c * EL_TILE_ROWS), n_rows, y[c] + y_off);
+}
+
+/* As many of the n columns as are worth it, EL_BATCH at a time; how many that were. t NULL: none. */
+static inline int32_t el_mm_many(const el_expansion *t, const el_values *values, const void *panel, int32_t k,
+                                 int32_t n_rows, const void *const *x, int32_t n, float *const *y,
+                                 size_t y_off, void *scratch) {
+    int32_t done = 0;
+    while (t && n - done >= EL_MANY) {
+        const int32_t left = n - done;
+        const int32_t here = left <= EL_BATCH ? left : left < 2 * EL_BATCH ? left / 2 : EL_BATCH;
+        el_mm_expanded(t, values, panel, k, n_rows, x + done, here, y + done, y_off, scratch);
+        done += here;
+    }
+    return done;
+}
+
 /* mm of a type from inline functions <name>_tile and <name>_streamed (..., nc); quant_bytes: of `block` columns of a
  * panel. mm_<name> of el_values: EL_MM_VALUES after EL_MM_TILES. */
 #define EL_TILE_FUNCTION(name, form, nc)                                                                    \
@@ -198,6 +255,22 @@ static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *
                                      size_t y_off, void *scratch) {                                         \
         name##_##form(values, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                         \
     }
+#define EL_EXPANDED_FUNCTION(name, nc)                                                                   \
+    static void name##_expanded_##nc(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t b, \
+                                     int32_t n_blocks, const void *const *x, float *acc) {               \
+        name##_expanded(quants, extras, k, b, n_blocks, x, acc, nc);                                     \
+    }
+/* <name>_expansion from inline functions <name>_expand and <name>_expanded (..., nc). */
+#define EL_EXPANSION(name, columns, blocks, quants, extras, expanded_quants, expanded_extras) \
+    EL_EXPANDED_FUNCTION(name, 7)                                                             \
+    EL_EXPANDED_FUNCTION(name, 8)                                                             \
+    EL_EXPANDED_FUNCTION(name, 9)                                                             \
+    EL_EXPANDED_FUNCTION(name, 10)                                                            \
+    static const el_expansion name##_expansion = {                                            \
+        columns,         blocks,                                                              \
+        quants,          extras,                                                              \
+        expanded_quants, expanded_extras,                                                     \
+        name##_expand,   {name##_expanded_7, name##_expanded_8, name##_expanded_9, name##_expanded_10}};
 #define EL_MM_TILES(name)                                                                           \
     EL_TILE_FUNCTION(name, streamed, 1)                                                             \
     EL_TILE_FUNCTION(name, streamed, 2)                                                             \
@@ -213,15 +286,17 @@ static inline void el_mm_groups(el_tile_fn *const *streamed, el_tile_fn *const *
     static el_tile_fn *const name##_tiles[EL_GROUP] = {name##_tile_1, name##_tile_2, name##_tile_3, \
                                                        name##_tile_4, name##_tile_5, name##_tile_6, \
                                                        name##_tile_7, name##_tile_8};
-#define EL_MM_VALUES(name, tiles, values, block, quant_bytes)                                                \
+#define EL_MM_VALUES(name, tiles, expansion, values, block, quant_bytes)                                     \
     static void mm_##name(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n,     \
                           float *const *y, size_t y_off, void *scratch) {                                    \
+        const int32_t done = el_mm_many(expansion, values, panel, k, n_rows, x, n, y, y_off, scratch);       \
+        if (done == n) return;                                                                               \
         el_mm_groups(tiles##_of_few, tiles##_tiles, values, panel, k, (size_t)(k / (block)) * (quant_bytes), \
-                     n_rows, x, n, y, y_off, scratch);                                                       \
+                     n_rows, x + done, n - done, y + done, y_off, scratch);                                  \
     }
-#define EL_MM_FUNCTION(name, block, quant_bytes) \
-    EL_MM_TILES(name)                            \
-    EL_MM_VALUES(name, name, NULL, block, quant_bytes)
+#define EL_MM_FUNCTION(name, expansion, block, quant_bytes) \
+    EL_MM_TILES(name)                                       \
+    EL_MM_VALUES(name, name, expansion, NULL, block, quant_bytes)
 
 /* Fill the table's entries of one family. */
 void el_avx512_matmul_legacy(el_kernels *table);

@@ -44,9 +44,9 @@ FLOAT_FORM(bf16, streamed, EL_BF16)
 FLOAT_FORM(f32, tile, EL_F32)
 FLOAT_FORM(f32, streamed, EL_F32)
 
-EL_MM_FUNCTION(f16, 1, 32)
-EL_MM_FUNCTION(bf16, 1, 32)
-EL_MM_FUNCTION(f32, 1, 64)
+EL_MM_FUNCTION(f16, NULL, 1, 32)
+EL_MM_FUNCTION(bf16, NULL, 1, 32)
+EL_MM_FUNCTION(f32, NULL, 1, 64)
 
 void el_avx512_matmul_float(el_kernels *table) {
     table->mm[EL_F16] = mm_f16;

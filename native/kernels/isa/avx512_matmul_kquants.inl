@@ -200,7 +200,129 @@ EL_INLINE void streamed(const int type, const el_values *values, const uint8_t *
     el_write_columns(acc, n_rows, y, y_off, nc);
 }
 
-#define KQUANT_TYPE(name, type)                                                                           \
+/* ---- expanded: weights as bytes, [part][step][64]; of a part its scales; of two parts pairs of minima or of scales ---- */
+
+/* Parts here are 32-blocks where a scale belongs to 32. */
+EL_INLINE int expanded_parts(const int type) {
+    return type == EL_Q4_K || type == EL_Q5_K || type == EL_IQ4_XS ? 8 : 16;
+}
+/* Offset of d; dmin follows. */
+EL_INLINE int expanded_d(const int type) { return 96 * expanded_parts(type); }
+
+/* Sums of 16 products fit into int16, and so are multiplied by their scale and added in one instruction. */
+EL_INLINE int is_small(const int type) {
+    return EL_VNNI && top_of(type) >= 0 && 16 * 127 * top_of(type) <= 32767;
+}
+
+EL_INLINE void expand(const int type, const el_values *values, const uint8_t *quants, const uint8_t *extras,
+                      int32_t n_blocks, uint8_t *to_quants, uint8_t *to_extras) {
+    const int parts = expanded_parts(type), unit = quant_bytes(type) / units(type);
+    const __m512i table = table_of(type, values);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        for (int32_t i = 0; i < units(type); i++) {
+            const int steps = 32 / units(type);
+            el_prefetch(quants + unit * i, unit);
+            EL_UNROLL
+            for (int s = 0; s < 2 * steps; s++) {
+                _mm512_store_si512(to_quants + 64 * (2 * steps * i + s),
+                                   weights(type, table, quants, i, s / steps, s % steps));
+            }
+        }
+        for (int32_t i = 0; i < parts; i++) {
+            const __m512i sc = scales(type, extras, type == EL_IQ4_XS ? 2 * i : i);
+            _mm512_store_si512(to_extras + 64 * i,
+                               is_small(type) ? _mm512_and_si512(sc, _mm512_set1_epi32(0xffff)) : sc);
+        }
+        for (int32_t i = 0; i < parts / 2; i++) {
+            __m512i pairs;
+            if (has_min(type)) {
+                pairs = minima_pairs(type, extras, i);
+            } else {
+                const __m512i low = _mm512_and_si512(el_load(to_extras + 128 * i), _mm512_set1_epi32(0xffff));
+                pairs = _mm512_or_si512(low, _mm512_slli_epi32(el_load(to_extras + 128 * i + 64), 16));
+            }
+            _mm512_store_si512(to_extras + 64 * (parts + i), pairs);
+        }
+        const __m512 halves = el_load_f16(extras + d_offset(type));
+        float *d = (float *)(to_extras + expanded_d(type));
+        _mm512_storeu_ps(d, has_values(type) ? _mm512_mul_ps(halves, _mm512_set1_ps(values->unit)) : halves);
+        if (has_min(type)) _mm512_storeu_ps(d + 16, el_load_f16(extras + 288));
+        quants += quant_bytes(type);
+        extras += extra_bytes(type);
+        to_quants += 4096;
+        to_extras += expanded_d(type) + 128;
+    }
+}
+
+/* total + sum * scale. */
+EL_INLINE __m512i add_scaled(const int type, __m512i total, __m512i sum, __m512i sc) {
+    if (is_small(type)) return el_add_pairs(total, sum, sc);
+    return _mm512_add_epi32(total, _mm512_mullo_epi32(sum, sc));
+}
+
+EL_INLINE void expanded(const int type, const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t b,
+                        int32_t n_blocks, const void *const *x, float *acc, const int nc) {
+    const int parts = expanded_parts(type), steps = 64 / parts, top = top_of(type), zero = zero_point(type);
+    const int n = is_small(type) ? 4 : steps;
+    for (const int32_t end = b + n_blocks; b < end; b++) {
+        __m512i total[EL_WIDE], second[EL_WIDE];
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) total[c] = second[c] = _mm512_setzero_si512();
+        for (int32_t i = 0; i < parts; i++) {
+            const __m512i sc = el_load(extras + 64 * i);
+            EL_UNROLL
+            for (int from = 0; from < steps; from += n) {
+                __m512i sum[EL_WIDE];
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) sum[c] = _mm512_setzero_si512();
+                EL_UNROLL
+                for (int s = from; s < from + n; s++) {
+                    const __m512i w = el_load(quants + 64 * s);
+                    EL_UNROLL
+                    for (int c = 0; c < nc; c++) {
+                        const int8_t *q = (const int8_t *)x[c] + 256 * b + 4 * steps * i + 4 * s;
+                        sum[c] = el_dot4(top, n, sum[c], w, el_broadcast4(q));
+                    }
+                }
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    sum[c] = el_dot_end(top, n, sum[c], _mm512_setzero_si512());
+                    total[c] = add_scaled(type, total[c], sum[c], sc);
+                }
+            }
+            quants += 64 * steps;
+        }
+        if (has_min(type) || zero) {
+            for (int32_t i = 0; i < parts / 2; i++) {
+                const __m512i pairs = el_load(extras + 64 * (parts + i));
+                EL_UNROLL
+                for (int c = 0; c < nc; c++) {
+                    const int16_t *sums = parts == 16 ? el_a256_sum16(x[c], k) : el_a256_sum32(x[c], k);
+                    second[c] = el_add_pairs(second[c], pairs, el_broadcast4(sums + parts * b + 2 * i));
+                }
+            }
+        }
+        const float *d = (const float *)(extras + expanded_d(type));
+        const __m512 scale = _mm512_loadu_ps(d);
+        EL_UNROLL
+        for (int c = 0; c < nc; c++) {
+            const __m512 dx = _mm512_set1_ps(el_a256_d(x[c], k)[b]);
+            float *a = acc + EL_TILE_ROWS * c;
+            if (!has_min(type) && zero) {
+                total[c] = _mm512_sub_epi32(total[c], _mm512_mullo_epi32(second[c], _mm512_set1_epi32(zero)));
+            }
+            __m512 v = el_chain(total[c], scale, dx, _mm512_loadu_ps(a));
+            if (has_min(type)) {
+                v = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(second[c]),
+                                     _mm512_mul_ps(_mm512_loadu_ps(d + 16), dx), v);
+            }
+            _mm512_storeu_ps(a, v);
+        }
+        extras += expanded_d(type) + 128;
+    }
+}
+
+#define KQUANT_TYPE(name, type, quant, extra, n_parts)                                                    \
     EL_INLINE void name##_tile(const el_values *values, const uint8_t *quants, const uint8_t *extras,     \
                                int32_t k, int32_t n_rows, const void *const *x, float *const *y,          \
                                size_t y_off, void *scratch, const int nc) {                               \
@@ -212,26 +334,35 @@ EL_INLINE void streamed(const int type, const el_values *values, const uint8_t *
                                    size_t y_off, void *scratch, const int nc) {                           \
         streamed(type, values, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                      \
     }                                                                                                     \
-    EL_MM_TILES(name)
+    EL_INLINE void name##_expanded(const uint8_t *quants, const uint8_t *extras, int32_t k, int32_t b,    \
+                                   int32_t n_blocks, const void *const *x, float *acc, const int nc) {    \
+        expanded(type, quants, extras, k, b, n_blocks, x, acc, nc);                                       \
+    }                                                                                                     \
+    static void name##_expand(const el_values *values, const uint8_t *quants, const uint8_t *extras,      \
+                              int32_t n_blocks, uint8_t *to_quants, uint8_t *to_extras) {                 \
+        expand(type, values, quants, extras, n_blocks, to_quants, to_extras);                             \
+    }                                                                                                     \
+    EL_MM_TILES(name)                                                                                     \
+    EL_EXPANSION(name, 256, 4, quant, extra, 4096, 96 * (n_parts) + 128)
 
-KQUANT_TYPE(q2_k, EL_Q2_K)
-KQUANT_TYPE(q3_k, EL_Q3_K)
-KQUANT_TYPE(q4_k, EL_Q4_K)
-KQUANT_TYPE(q5_k, EL_Q5_K)
-KQUANT_TYPE(q6_k, EL_Q6_K)
-KQUANT_TYPE(iq2, EL_IQ2_S)
-KQUANT_TYPE(iq4_xs, EL_IQ4_XS)
+KQUANT_TYPE(q2_k, EL_Q2_K, 1024, 320, 16)
+KQUANT_TYPE(q3_k, EL_Q3_K, 1536, 288, 16)
+KQUANT_TYPE(q4_k, EL_Q4_K, 2048, 320, 8)
+KQUANT_TYPE(q5_k, EL_Q5_K, 2560, 320, 8)
+KQUANT_TYPE(q6_k, EL_Q6_K, 3072, 288, 16)
+KQUANT_TYPE(iq2, EL_IQ2_S, 1536, 288, 16)
+KQUANT_TYPE(iq4_xs, EL_IQ4_XS, 2048, 160, 8)
 
-EL_MM_VALUES(q2_k, q2_k, NULL, 256, 1024)
-EL_MM_VALUES(q3_k, q3_k, NULL, 256, 1536)
-EL_MM_VALUES(q4_k, q4_k, NULL, 256, 2048)
-EL_MM_VALUES(q5_k, q5_k, NULL, 256, 2560)
-EL_MM_VALUES(q6_k, q6_k, NULL, 256, 3072)
-EL_MM_VALUES(iq1, iq2, &EL_IQ1_VALUES, 256, 1536)
-EL_MM_VALUES(iq2, iq2, &EL_IQ2_VALUES, 256, 1536)
-EL_MM_VALUES(iq3_xxs, iq4_xs, &EL_IQ3_XXS_VALUES, 256, 2048)
-EL_MM_VALUES(iq3_s, iq4_xs, &EL_IQ3_S_VALUES, 256, 2048)
-EL_MM_VALUES(iq4_xs, iq4_xs, &EL_IQ4_XS_VALUES, 256, 2048)
+EL_MM_VALUES(q2_k, q2_k, &q2_k_expansion, NULL, 256, 1024)
+EL_MM_VALUES(q3_k, q3_k, &q3_k_expansion, NULL, 256, 1536)
+EL_MM_VALUES(q4_k, q4_k, &q4_k_expansion, NULL, 256, 2048)
+EL_MM_VALUES(q5_k, q5_k, &q5_k_expansion, NULL, 256, 2560)
+EL_MM_VALUES(q6_k, q6_k, &q6_k_expansion, NULL, 256, 3072)
+EL_MM_VALUES(iq1, iq2, &iq2_expansion, &EL_IQ1_VALUES, 256, 1536)
+EL_MM_VALUES(iq2, iq2, &iq2_expansion, &EL_IQ2_VALUES, 256, 1536)
+EL_MM_VALUES(iq3_xxs, iq4_xs, &iq4_xs_expansion, &EL_IQ3_XXS_VALUES, 256, 2048)
+EL_MM_VALUES(iq3_s, iq4_xs, &iq4_xs_expansion, &EL_IQ3_S_VALUES, 256, 2048)
+EL_MM_VALUES(iq4_xs, iq4_xs, &iq4_xs_expansion, &EL_IQ4_XS_VALUES, 256, 2048)
 
 static void set_kquants(el_kernels *table) {
     table->mm[EL_Q2_K] = mm_q2_k;

@@ -145,7 +145,7 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
         (void)values;                                                                                     \
         streamed(type, quants, extras, k, n_rows, x, y, y_off, scratch, nc);                              \
     }                                                                                                     \
-    EL_MM_FUNCTION(name, 32, quant_bytes)
+    EL_MM_FUNCTION(name, NULL, 32, quant_bytes)
 
 LEGACY_TYPE(q8_0, EL_Q8_0, 512)
 LEGACY_TYPE(q4_0, EL_Q4_0, 256)

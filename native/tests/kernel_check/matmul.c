@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROWS_A, PANEL_A, PANEL_B, X_A, Y_A, Y_B, SCRATCH_A, ACT_A, ACT_B, ROW_A, MAX_N = 64 };
+enum { ROWS_A, PANEL_A, PANEL_B, X_A, Y_A, Y_B, SCRATCH_A, ACT_A, ACT_B, ROW_A, MAX_N = 600 };
 
 static const int32_t KS[] = {32, 64, 256, 512, 576, 640, 1024, 1536, 2048};
 static const int32_t FLOAT_KS[] = {1, 3, 33,
@@ -119,9 +119,10 @@ void check_mm(check *c, int32_t qtype) {
     /* every pair of patterns on few shapes */
     for (int32_t pw = 0; pw < N_PATTERNS; pw++) {
         for (int32_t px = 0; px <= N_PATTERNS; px++) {
-            for (int32_t n = 1; n <= 5; n += 2) {
+            static const int32_t ns[] = {1, 3, 5, 24};
+            for (int32_t j = 0; j < (int32_t)(sizeof ns / sizeof *ns); j++) {
                 m.k = random_below(c, 2) ? 256 : 512;
-                m.n = n;
+                m.n = ns[j];
                 m.n_rows = 1 + random_below(c, 16);
                 if (!compare_mm(c, &m, (pattern)pw, (pattern)px)) return;
             }
@@ -143,6 +144,14 @@ void check_mm(check *c, int32_t qtype) {
         m.k = 11008;
         m.n_rows = 16;
         if (!compare_mm(c, &m, P_RANDOM, P_RANDOM)) return;
+    }
+    /* every width that groups of columns may have, and more than one batch of columns */
+    for (int32_t j = 14; j < 50; j++) {
+        static const int32_t batches[] = {255, 256, 257, 300, 511, 513, 530, 600};
+        m.n = j < 42 ? j : batches[j - 42];
+        m.k = j % 3 ? 512 : 1536;
+        m.n_rows = j % 2 ? 16 : 1 + random_below(c, 16);
+        if (!compare_mm(c, &m, P_RANDOM, N_PATTERNS)) return;
     }
     /* every number of rows */
     for (m.n_rows = 1; m.n_rows <= 16; m.n_rows++) {
