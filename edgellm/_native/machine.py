@@ -43,7 +43,7 @@ def probe_bandwidth(n_threads: int = 0, n_bytes: int = 256 << 20) -> float:
 
 
 def probe_int8(n_threads: int = 0) -> float:
-    """int8 multiply-adds/s of n threads (0: automatic) in the matmul kernel of the best level."""
+    """int8 multiply-adds/s of n threads (0: automatic): the best level's instruction on registers, nothing else."""
     return float(lib().el_probe_int8(n_threads))
 
 

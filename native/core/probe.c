@@ -4,25 +4,13 @@
 
 #include <string.h>
 
-enum {
-    READ_CHUNK = 256 << 10,
-    ROUNDS = 5,
-    COLUMNS = 64,
-    K = 4096,
-    PANELS_PER_CHUNK = 4,
-    CHUNKS_PER_THREAD = 64
-};
+enum { READ_CHUNK = 256 << 10, ROUNDS = 5, ROUNDS_PER_CHUNK = 4096, CHUNKS_PER_THREAD = 64 };
 
 typedef struct probe {
     int32_t n_chunks, started;
     const uint64_t *memory; /* [n_chunks][READ_CHUNK / 8] */
-    _Atomic uint64_t sum;   /* keeps the reads */
-    el_mm_fn *mm;
-    const char *panels; /* [n_threads][panel] */
-    size_t panel_bytes;
-    const void *x[COLUMNS];
-    char *scratch; /* [n_threads][scratch_bytes] */
-    size_t scratch_bytes;
+    _Atomic uint64_t sum;   /* keeps the reads; of multiply-adds their number */
+    el_int8_peak_fn *int8_peak;
 } probe;
 
 static int32_t next(void *context, int32_t thread) {
@@ -81,14 +69,9 @@ double el_probe_bandwidth(int32_t n_threads, int64_t n_bytes) {
 
 static void multiply_chunk(void *context, int32_t thread, int32_t chunk) {
     probe *p = context;
+    (void)thread;
     (void)chunk;
-    float results[COLUMNS][EL_TILE_ROWS];
-    float *y[COLUMNS];
-    for (int32_t i = 0; i < COLUMNS; i++) y[i] = results[i];
-    for (int32_t i = 0; i < PANELS_PER_CHUNK; i++) {
-        p->mm(p->panels + (size_t)thread * p->panel_bytes, K, EL_TILE_ROWS, p->x, COLUMNS, y, 0,
-              p->scratch + (size_t)thread * p->scratch_bytes);
-    }
+    atomic_fetch_add_explicit(&p->sum, (uint64_t)p->int8_peak(ROUNDS_PER_CHUNK), memory_order_relaxed);
 }
 
 double el_probe_int8(int32_t n_threads) {
@@ -97,25 +80,8 @@ double el_probe_int8(int32_t n_threads) {
     if (el_kernels_select(NULL, &kernels, &why)) return 0;
     el_pool *pool = start_threads(n_threads);
     if (!pool) return 0;
-    int32_t n = el_pool_threads(pool);
-    const el_tile *tile = el_tile_of(EL_Q4_K);
-    probe p = {.n_chunks = n * CHUNKS_PER_THREAD, .mm = kernels.mm[EL_Q4_K]};
-    p.panel_bytes = (el_panel_bytes(tile, K) + 4095) & ~(size_t)4095;
-    p.scratch_bytes = (el_mm_scratch_bytes(K) + 4095) & ~(size_t)4095;
-    size_t x_bytes = el_a256_bytes(K);
-    size_t bytes = (size_t)n * (p.panel_bytes + p.scratch_bytes) + COLUMNS * x_bytes;
-    char *memory = el_os_reserve(bytes, 0);
-    double seconds = 0;
-    if (memory) {
-        memset(memory, 0, bytes);
-        p.panels = memory;
-        p.scratch = memory + (size_t)n * p.panel_bytes;
-        for (int32_t i = 0; i < COLUMNS; i++)
-            p.x[i] = p.scratch + (size_t)n * p.scratch_bytes + (size_t)i * x_bytes;
-        seconds = run(pool, multiply_chunk, &p);
-    }
-    el_os_release(memory, bytes);
+    probe p = {.n_chunks = el_pool_threads(pool) * CHUNKS_PER_THREAD, .int8_peak = kernels.int8_peak};
+    const double seconds = run(pool, multiply_chunk, &p);
     el_pool_free(pool);
-    double products = (double)p.n_chunks * PANELS_PER_CHUNK * COLUMNS * EL_TILE_ROWS * (double)K;
-    return seconds > 0 ? products / seconds : 0;
+    return (double)p.sum / ROUNDS / seconds;
 }

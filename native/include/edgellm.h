@@ -359,7 +359,8 @@ int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, e
 /* Give pages of class cls back to the system: their contents become undefined. */
 int32_t el_release_pages(el_engine *engine, int32_t cls, const int32_t *pages, int32_t n, el_error *err);
 
-/* Probes for `doctor`: read bandwidth in bytes/s over a buffer of n_bytes, and int8 multiply-adds/s, on n threads. */
+/* Probes for `doctor`: read bandwidth in bytes/s over a buffer of n_bytes, and int8 multiply-adds/s of the
+ * best level's instruction on registers, on n threads. */
 double el_probe_bandwidth(int32_t n_threads, int64_t n_bytes);
 double el_probe_int8(int32_t n_threads);
 

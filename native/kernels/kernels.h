@@ -247,6 +247,17 @@ typedef void el_lse_segment_fn(const float *x, int32_t n, float *m, float *l);
 /* 1 if any of x is inf or nan. */
 typedef int32_t el_nonfinite_fn(const float *x, int64_t n);
 
+/* What matmul could do at most: `rounds` times the level's multiply-add of unsigned weights and signed activations on
+ * enough independent registers, nothing else. The number of int8 multiply-adds that this made. */
+typedef int64_t el_int8_peak_fn(int32_t rounds);
+
+/* 0, which the compiler does not know: what is computed from it is computed. */
+static inline int32_t el_unknown_zero(void) {
+    int32_t zero = 0;
+    __asm__("" : "+r"(zero));
+    return zero;
+}
+
 typedef struct el_kernels {
     const char *level;
     el_pack_fn *pack[EL_QTYPE_LIMIT]; /* NULL where the type has no kernel */
@@ -268,6 +279,7 @@ typedef struct el_kernels {
     el_top_k_fn *top_k;
     el_lse_segment_fn *lse_segment;
     el_nonfinite_fn *nonfinite;
+    el_int8_peak_fn *int8_peak;
 } el_kernels;
 
 /* ISA levels in ascending order (dispatch.c). `override` edits a copy of the level below. */

@@ -478,7 +478,24 @@ static int32_t quantize_a256(const float *x, int32_t k, void *row) {
     return bad;
 }
 
+/* el_int8_peak_fn. */
+static int64_t int8_peak(int32_t rounds) {
+    enum { CHAINS = 8 };
+    const int32_t w = el_unknown_zero(), q = el_unknown_zero();
+    int32_t sum[CHAINS] = {0};
+    for (int32_t r = 0; r < rounds; r++) {
+        for (int i = 0; i < CHAINS; i++) {
+            sum[i] += w * q;
+            __asm__("" : "+r"(sum[i]));
+        }
+    }
+    int32_t all = 0;
+    for (int i = 0; i < CHAINS; i++) all |= sum[i];
+    return (int64_t)rounds * CHAINS + all;
+}
+
 void el_scalar_matmul_kernels(el_kernels *table) {
+    table->int8_peak = int8_peak;
     table->mm[EL_Q8_0] = mm_q8_0;
     table->mm[EL_Q4_0] = mm_q4_0;
     table->mm[EL_Q4_1] = mm_q4_1;

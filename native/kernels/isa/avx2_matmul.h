@@ -137,6 +137,25 @@ EL_INLINE __m256i el_sums_scaled(__m256i sum, __m256i sc) {
     return EL_DPBUSD ? _mm256_mullo_epi32(sum, sc) : _mm256_madd_epi16(sum, sc);
 }
 
+/* el_int8_peak_fn. */
+static inline int64_t el_multiply_only(int32_t rounds) {
+    enum { CHAINS = 12 };
+    const __m256i w = _mm256_set1_epi32(el_unknown_zero()), q = _mm256_set1_epi32(el_unknown_zero());
+    __m256i sum[CHAINS];
+    EL_UNROLL
+    for (int i = 0; i < CHAINS; i++) sum[i] = w;
+    for (int32_t r = 0; r < rounds; r++) {
+        EL_UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+            sum[i] = el_dot4(sum[i], w, q);
+            EL_PIN(sum[i]);
+        }
+    }
+    EL_UNROLL
+    for (int i = 1; i < CHAINS; i++) sum[0] = _mm256_or_si256(sum[0], sum[i]);
+    return (int64_t)rounds * CHAINS * 32 + _mm256_extract_epi32(sum[0], 0);
+}
+
 EL_INLINE __m256i el_low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 EL_INLINE __m256i el_high_nibbles(__m256i v) { return el_low_nibbles(_mm256_srli_epi16(v, 4)); }
 

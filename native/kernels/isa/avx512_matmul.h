@@ -131,6 +131,27 @@ EL_INLINE __m512i el_dot4(const int top, const int n, __m512i sum, __m512i w, __
 #endif
 }
 
+/* el_int8_peak_fn. */
+static inline int64_t el_multiply_only(int32_t rounds) {
+    enum { CHAINS = 16 };
+    const __m512i w = _mm512_set1_epi32(el_unknown_zero()), q = _mm512_set1_epi32(el_unknown_zero());
+    __m512i sum[CHAINS];
+    EL_UNROLL
+    for (int i = 0; i < CHAINS; i++) sum[i] = w;
+    for (int32_t r = 0; r < rounds; r++) {
+        EL_UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+            sum[i] = el_dot4(15, 8, sum[i], w, q);
+            EL_PIN_512(sum[i]);
+        }
+    }
+    int32_t sums[16];
+    EL_UNROLL
+    for (int i = 1; i < CHAINS; i++) sum[0] = _mm512_or_si512(sum[0], sum[i]);
+    _mm512_storeu_si512(sums, sum[0]);
+    return (int64_t)rounds * CHAINS * 64 + sums[0];
+}
+
 /* The sum as int32, `start` included. */
 EL_INLINE __m512i el_dot_end(const int top, const int n, __m512i sum, __m512i start) {
     if (EL_VNNI || !el_fits_int16(top, n)) return sum;

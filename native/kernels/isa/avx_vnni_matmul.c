@@ -14,4 +14,5 @@ const el_cpu el_avx_vnni_cpu = EL_CPU_AVX512_VNNI;
 void el_avx_vnni_matmul_kernels(el_kernels *table) {
     el_avx_vnni_matmul_legacy(table);
     el_avx_vnni_matmul_kquants(table);
+    table->int8_peak = el_multiply_only;
 }

@@ -42,6 +42,13 @@ EL_INLINE void store_quads(int16_t *p, __m256 low, __m256 high) {
 /* Compute v here: keeps the compiler from reordering a chain of integer additions, which costs it the registers. */
 #define EL_PIN(v) __asm__("" : "+x"(v))
 
+/* The same for a __m512i; emulated, that is a struct. */
+#if defined(EDGELLM_EMULATE_AVX512)
+#define EL_PIN_512(v) ((void)(v))
+#else
+#define EL_PIN_512(v) __asm__("" : "+v"(v))
+#endif
+
 /* Leave memory as written so far: keeps accumulators that live in memory from being copied to registers and back. */
 #define EL_FENCE() __asm__ volatile("" ::: "memory")
 

@@ -380,3 +380,12 @@ void check_dequant_meaning(check *c, int32_t qtype) {
         if (!untouched(c, Y_A, "y")) return;
     }
 }
+
+/* How much it does differs from level to level; that it is as much as asked for does not. */
+void check_int8_peak(check *c) {
+    const int64_t one = c->level->int8_peak(1);
+    set_case(c, "%lld multiply-adds a round", (long long)one);
+    if (one <= 0 || c->level->int8_peak(0) != 0 || c->level->int8_peak(1000) != 1000 * one) {
+        fail(c, "not in proportion to the rounds");
+    }
+}
