@@ -23,7 +23,7 @@ HEAD = """\
  * An entry is 16 bits of four nibbles. IQ1 and IQ2: an entry has 8 weights; nibble j holds the number of weight j in
  * its low two bits, that of weight j + 4 in its high ones. IQ3: an entry has 4 weights; nibble j holds the number of
  * weight j in three bits. What the numbers stand for: EL_IQ1_VALUES and those that follow it in qblocks.h. IQ1_M has
- * the book of IQ1_S.
+ * the book of IQ1_S. A 0 follows the last entry, since vector loads read 32 bits.
  */
 """
 BOOKS = ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
@@ -43,9 +43,9 @@ def generate() -> str:
     lines = [HEAD + "/* clang-format off */"]
     for name in BOOKS:
         found = entries(name)
-        lines.append(f"static const uint16_t {name}_BOOK[{len(found)}] = {{")
+        lines.append(f"static const uint16_t {name}_BOOK[{len(found)} + 1] = {{")
         line = "   "
-        for entry in found:
+        for entry in [*found, 0]:
             cell = f" {entry:#x},"
             if len(line + cell) > WIDTH:
                 lines.append(line)

@@ -416,12 +416,27 @@ EL_INLINE __m256i el_high_words(__m256i a, __m256i b) {
                                     0xd8);
 }
 
+/* 4 bytes per row (low: rows 0..7). Byte i of all 16 rows to to[16 i ..]. */
+EL_INLINE void el_store_bytes_by_row(__m256i low, __m256i high, uint8_t *to) {
+    const __m256i by_byte = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, /* */
+                                             0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m256i by_lane = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i a =
+        _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(low, by_byte), by_lane); /* qword i: rows 0..7 */
+    const __m256i b = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(high, by_byte), by_lane);
+    const __m256i even = _mm256_unpacklo_epi64(a, b),
+                  odd = _mm256_unpackhi_epi64(a, b); /* bytes 0 2, bytes 1 3 */
+    el_store(to, _mm256_permute2x128_si256(even, odd, 0x20));
+    el_store(to + 32, _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
 /* Fill the table's entries of one family. */
 void el_avx_vnni_matmul_legacy(el_kernels *table);
 void el_avx_vnni_matmul_kquants(el_kernels *table);
 void el_avx2_matmul_legacy(el_kernels *table);
 void el_avx2_matmul_kquants(el_kernels *table);
 void el_avx2_matmul_kquants_pack(el_kernels *table);
+void el_avx2_matmul_codebooks_pack(el_kernels *table);
 void el_avx2_matmul_float(el_kernels *table);
 void el_avx2_matmul_quantize(el_kernels *table);
 

@@ -5,27 +5,13 @@
  * bits are exchanged between lines. */
 #include "avx2_matmul.h"
 
-/* v: 4 bytes per row. Byte i of all 16 rows to to[16 i ..]. */
-EL_INLINE void store_bytes_by_row(__m256i low, __m256i high, uint8_t *to) {
-    const __m256i by_byte = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, /* */
-                                             0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m256i by_lane = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m256i a =
-        _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(low, by_byte), by_lane); /* qword i: rows 0..7 */
-    const __m256i b = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(high, by_byte), by_lane);
-    const __m256i even = _mm256_unpacklo_epi64(a, b),
-                  odd = _mm256_unpackhi_epi64(a, b); /* bytes 0 2, bytes 1 3 */
-    el_store(to, _mm256_permute2x128_si256(even, odd, 0x20));
-    el_store(to + 32, _mm256_permute2x128_si256(even, odd, 0x31));
-}
-
 /* 16 bytes per row at `offset`: byte i of all 16 rows to to[16 i ..]. */
 EL_INLINE void store_16_bytes_by_row(const el_pack_rows *r, size_t offset, uint8_t *to) {
     __m256i t[2][4];
     el_transpose_8(r, 0, offset, t[0]);
     el_transpose_8(r, 8, offset, t[1]);
     EL_UNROLL
-    for (int i = 0; i < 4; i++) store_bytes_by_row(t[0][i], t[1][i], to + 64 * i);
+    for (int i = 0; i < 4; i++) el_store_bytes_by_row(t[0][i], t[1][i], to + 64 * i);
 }
 
 /* 32 bytes per row at `offset` that hold weight l (0..31) of 32-block i (0..3) in bits 2i of byte l: two lines of crumbs
@@ -129,7 +115,7 @@ static void pack_q3_k(const void *rows, size_t row_stride, int32_t n_rows, int32
             }
         }
         EL_UNROLL
-        for (int i = 0; i < 4; i++) store_bytes_by_row(sc[i][0], sc[i][1], extras + 64 * i);
+        for (int i = 0; i < 4; i++) el_store_bytes_by_row(sc[i][0], sc[i][1], extras + 64 * i);
         el_store(extras + 256, el_high_words(el_gather_8(&r, 0, 106), el_gather_8(&r, 8, 106)));
     }
     el_pack_end(panel, (size_t)k / 256 * 1824);
@@ -153,7 +139,7 @@ EL_INLINE void store_k4_extras(const el_pack_rows *r, uint8_t *extras) {
     }
     EL_UNROLL
     for (int i = 0; i < 2; i++) {
-        store_bytes_by_row(sc[i][0], sc[i][1], extras + 64 * i);
+        el_store_bytes_by_row(sc[i][0], sc[i][1], extras + 64 * i);
         el_store(extras + 128 + 64 * i, el_low_words(mn[i][0], mn[i][1]));
         el_store(extras + 160 + 64 * i, el_high_words(mn[i][0], mn[i][1]));
     }
