@@ -8,6 +8,7 @@ skipped, with the reason, where the model is not here; it also gets the marker `
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ settings.register_profile("edgellm", deadline=None, suppress_health_check=[Healt
 settings.load_profile("edgellm")
 
 MODEL_FIXTURES = {"smollm2_path": "smollm2:135m", "gemma3_path": "gemma3:270m-base"}
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

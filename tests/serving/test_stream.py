@@ -109,7 +109,12 @@ from edgellm import LLM
 from edgellm.backends import select
 from edgellm.backends.fake import FakeBackend
 
-select.BACKENDS["native"] = lambda: FakeBackend(lambda past: 65, step_seconds=0.01)
+struck = threading.Event()
+
+def wait(batch):
+    assert engine._executable.n_steps < 3 or struck.wait(60)
+
+select.BACKENDS["native"] = lambda: FakeBackend(lambda past: 65, step_seconds=0.01, on_step=wait)
 llm = LLM(Path(sys.argv[1]))
 engine = llm._loaded.engine
 
@@ -121,6 +126,7 @@ def interrupt():
     else:
         import signal
         signal.raise_signal(signal.SIGINT)
+    struck.set()
 
 def quiet():
     deadline = time.monotonic() + 60
@@ -136,6 +142,7 @@ for call in (
     lambda: llm.logits([1] * 250),
 ):
     engine._executable.n_steps = 0
+    struck.clear()
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
