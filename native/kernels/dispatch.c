@@ -29,6 +29,11 @@ static void avx2_override(el_kernels *table) {
 
 #if EDGELLM_LEVEL_AVX_VNNI
 AVAILABLE(avx_vnni)
+
+static void avx_vnni_override(el_kernels *table) {
+    el_avx_vnni_matmul_kernels(table);
+    el_avx_vnni_vector_kernels(table);
+}
 #endif
 
 #if EDGELLM_LEVEL_AVX512
@@ -42,6 +47,11 @@ static void avx512_override(el_kernels *table) {
 
 #if EDGELLM_LEVEL_AVX512_VNNI
 AVAILABLE(avx512_vnni)
+
+static void avx512_vnni_override(el_kernels *table) {
+    el_avx512_vnni_matmul_kernels(table);
+    el_avx512_vnni_vector_kernels(table);
+}
 #endif
 
 const el_level EL_LEVELS[] = {
@@ -50,13 +60,13 @@ const el_level EL_LEVELS[] = {
     {"avx2", avx2_available, avx2_override},
 #endif
 #if EDGELLM_LEVEL_AVX_VNNI
-    {"avx_vnni", avx_vnni_available, el_avx_vnni_matmul_kernels},
+    {"avx_vnni", avx_vnni_available, avx_vnni_override},
 #endif
 #if EDGELLM_LEVEL_AVX512
     {"avx512", avx512_available, avx512_override},
 #endif
 #if EDGELLM_LEVEL_AVX512_VNNI
-    {"avx512_vnni", avx512_vnni_available, el_avx512_vnni_matmul_kernels},
+    {"avx512_vnni", avx512_vnni_available, avx512_vnni_override},
 #endif
 };
 const int32_t EL_N_LEVELS = (int32_t)(sizeof EL_LEVELS / sizeof *EL_LEVELS);

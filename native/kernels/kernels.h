@@ -303,5 +303,7 @@ void el_avx_vnni_matmul_kernels(el_kernels *table);    /* isa/avx_vnni_matmul*.c
 void el_avx512_matmul_kernels(el_kernels *table);      /* isa/avx512_matmul*.c: mm */
 void el_avx512_vector_kernels(el_kernels *table);      /* isa/avx512_vector.c */
 void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c: mm */
+void el_avx_vnni_vector_kernels(el_kernels *table);    /* isa/avx_vnni_vector.c: attention */
+void el_avx512_vnni_vector_kernels(el_kernels *table); /* isa/avx512_vnni_vector.c: attention */
 
 #endif

@@ -2,7 +2,7 @@
  * of int8 [8 quads][32 lanes][4]. A quad's int8 are widened to pairs of int16, first and third, second and fourth, so the
  * rows have each quad in the order 0, 2, 1, 3; products of two are added up exactly. */
 
-enum { Q8_ROWS = 4, Q8_COLUMNS = 2, Q8_LANES = Q8_COLUMNS * VX_LANES, QUAD_BYTES = 4 * EL_SQUARE };
+enum { Q8_ROWS = VX_ROWS_Q8, Q8_COLUMNS = 2, Q8_LANES = Q8_COLUMNS * VX_LANES, QUAD_BYTES = 4 * EL_SQUARE };
 
 typedef vi q8_sums[Q8_ROWS][Q8_COLUMNS];
 
@@ -40,15 +40,6 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
         }
     }
 }
-
-/* Call f(rows, ...) with a constant. */
-#define Q8_EACH(f, rows, ...)         \
-    switch (rows) {                   \
-    case 1: f(1, __VA_ARGS__); break; \
-    case 2: f(2, __VA_ARGS__); break; \
-    case 3: f(3, __VA_ARGS__); break; \
-    default: f(4, __VA_ARGS__);       \
-    }
 
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
@@ -89,8 +80,8 @@ static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
 }
 
 /* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. */
-EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first, const char *page,
-                         int32_t slot, const char *ahead, float *out) {
+EL_INLINE void q8_scores_of(const int32_t rows, const q8_queries *x, int32_t first, const char *page,
+                            int32_t slot, const char *ahead, float *out) {
     const size_t row_size = (size_t)x->n_squares * EL_SQUARE;
     vx sum[Q8_ROWS][Q8_COLUMNS];
     EL_UNROLL
@@ -122,6 +113,18 @@ EL_INLINE void q8_scores(const int32_t rows, const q8_queries *x, int32_t first,
     }
 }
 
+/* By the number of rows, which is a constant in each. */
+typedef void q8_scores_fn(const q8_queries *x, int32_t first, const char *page, int32_t slot,
+                          const char *ahead, float *out);
+#define Q8_SCORES(rows)                                                                              \
+    static void q8_scores_##rows(const q8_queries *x, int32_t first, const char *page, int32_t slot, \
+                                 const char *ahead, float *out) {                                    \
+        q8_scores_of(rows, x, first, page, slot, ahead, out);                                        \
+    }
+#define Q8_SCORES_ENTRY(rows) [rows] = q8_scores_##rows,
+VX_EACH_Q8(Q8_SCORES)
+static q8_scores_fn *const Q8_SCORES_OF[Q8_ROWS + 1] = {VX_EACH_Q8(Q8_SCORES_ENTRY)};
+
 static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
     const q8_queries x = q8_quantize(a, g);
     for (int32_t page = 0; page < EL_SEG_PAGES; page++) {
@@ -133,7 +136,7 @@ static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
                 const int32_t rows = least(Q8_ROWS, g->n - first), p = page * PAGE + slot;
                 float *out = g->s + (size_t)first * SEG + p;
                 if (!seg_sees(g, first, first + rows, p, Q8_LANES)) continue;
-                Q8_EACH(q8_scores, rows, &x, first, k, slot, ahead, out)
+                Q8_SCORES_OF[rows](&x, first, k, slot, ahead, out);
             }
         }
     }
@@ -186,8 +189,8 @@ static float q8_weigh(const el_attn_segment *a, const float *w, int32_t lo, int3
 }
 
 /* Dims of one square, Q8_LANES from `lane` on, of `rows` rows: n of them are stored in out[r] + lane. */
-EL_INLINE void q8_values(const int32_t rows, const el_attn_segment *a, const q8_weights *w, size_t square,
-                         int32_t lane, int32_t n, float *const *out) {
+EL_INLINE void q8_values_of(const int32_t rows, const el_attn_segment *a, const q8_weights *w, size_t square,
+                            int32_t lane, int32_t n, float *const *out) {
     q8_sums sums;
     q8_clear(rows, sums);
     for (int32_t page = w->first_page; page < w->end_page; page++) {
@@ -206,6 +209,17 @@ EL_INLINE void q8_values(const int32_t rows, const el_attn_segment *a, const q8_
         memcpy(out[r] + lane, o, (size_t)n * sizeof *o);
     }
 }
+
+typedef void q8_values_fn(const el_attn_segment *a, const q8_weights *w, size_t square, int32_t lane,
+                          int32_t n, float *const *out);
+#define Q8_VALUES(rows)                                                                                      \
+    static void q8_values_##rows(const el_attn_segment *a, const q8_weights *w, size_t square, int32_t lane, \
+                                 int32_t n, float *const *out) {                                             \
+        q8_values_of(rows, a, w, square, lane, n, out);                                                      \
+    }
+#define Q8_VALUES_ENTRY(rows) [rows] = q8_values_##rows,
+VX_EACH_Q8(Q8_VALUES)
+static q8_values_fn *const Q8_VALUES_OF[Q8_ROWS + 1] = {VX_EACH_Q8(Q8_VALUES_ENTRY)};
 
 /* The weights of rows first .. first+rows-1 for a square of dims. */
 static void q8_weigh_rows(const el_attn_segment *a, const seg_rows *g, int32_t first, int32_t rows,
@@ -234,7 +248,7 @@ static void seg_values_q8(const el_attn_segment *a, const seg_rows *g) {
             q8_weigh_rows(a, g, first, rows, square, &w);
             for (int32_t lane = 0; lane < n_dims; lane += Q8_LANES) {
                 const int32_t n = least(Q8_LANES, n_dims - lane);
-                Q8_EACH(q8_values, rows, a, &w, square, lane, n, out)
+                Q8_VALUES_OF[rows](a, &w, square, lane, n, out);
             }
         }
     }

@@ -145,10 +145,10 @@ static inline int64_t el_multiply_only(int32_t rounds) {
             EL_PIN_512(sum[i]);
         }
     }
-    int32_t sums[16];
+    _Alignas(64) int32_t sums[16];
     EL_UNROLL
     for (int i = 1; i < CHAINS; i++) sum[0] = _mm512_or_si512(sum[0], sum[i]);
-    _mm512_storeu_si512(sums, sum[0]);
+    _mm512_store_si512(sums, sum[0]);
     return (int64_t)rounds * CHAINS * 64 + sums[0];
 }
 

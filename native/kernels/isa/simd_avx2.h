@@ -20,6 +20,8 @@
 enum { VX_LANES = 8, VX_ROWS_16 = 6, VX_ROWS_32 = 3 };
 #define VX_EACH_16(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define VX_EACH_32(X) X(1) X(2) X(3)
+#define VX_ROWS_Q8    4 /* rows x 2 sums of int32, 4 registers of columns */
+#define VX_EACH_Q8(X) X(1) X(2) X(3) X(4)
 
 typedef __m256 vx;
 
@@ -183,11 +185,15 @@ static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 static inline vi vi_even(vi x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
 static inline vi vi_odd(vi x) { return _mm256_srai_epi16(x, 8); }
 /* sum + x0 * y0 + x1 * y1 */
+#if defined(el_dpwssd_256)
+static inline vi vi_dot(vi sum, vi x, vi y) { return el_dpwssd_256(sum, x, y); }
+#else
 static inline vi vi_dot(vi sum, vi x, vi y) {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
     EL_PIN(sum);
     return sum;
 }
+#endif
 static inline void vf_store_quads(int16_t *p, vf16 x) { store_quads(p, x.a, x.b); }
 static inline vx vx_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
 static inline vx vx_mul(vx x, vx y) { return _mm256_mul_ps(x, y); }

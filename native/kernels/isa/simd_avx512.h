@@ -14,6 +14,8 @@
 enum { VX_LANES = 16, VX_ROWS_16 = 8, VX_ROWS_32 = 8 };
 #define VX_EACH_16(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define VX_EACH_32(X) VX_EACH_16(X)
+#define VX_ROWS_Q8    8
+#define VX_EACH_Q8(X) VX_EACH_16(X)
 
 typedef __m512 vx;
 typedef __m512 vf16;

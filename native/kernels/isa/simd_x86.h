@@ -14,12 +14,14 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-/* sum + the four products of the bytes of every dword, u unsigned, s signed; exact. In the encoding of AVX-VNNI, or, for
+/* sum + the four products of the bytes of every dword, u unsigned, s signed, or of the two of its words; exact. In the encoding of AVX-VNNI, or, for
  * tests on processors that lack it, in that of AVX-512 VL and VNNI. */
 #if defined(__AVXVNNI__)
 #define el_dpbusd_256(sum, u, s) _mm256_dpbusd_avx_epi32(sum, u, s)
+#define el_dpwssd_256(sum, x, y) _mm256_dpwssd_avx_epi32(sum, x, y)
 #elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define el_dpbusd_256(sum, u, s) _mm256_dpbusd_epi32(sum, u, s)
+#define el_dpwssd_256(sum, x, y) _mm256_dpwssd_epi32(sum, x, y)
 #endif
 #endif
 
