@@ -108,6 +108,6 @@ def test_pythons_share_of_a_decode_step(open_llm: OpenLLM, options: dict[str, An
     assert 1e-6 < min(medians) < seconds(50e-6)
     stats = engine.stats
     assert stats.steps == stats.tokens == 5000
-    assert stats.seconds_python > sum(medians) * 500
+    assert stats.seconds_python > sum(medians) * 900
     assert stats.seconds_native > 0
     assert stats.seconds_python + stats.seconds_native < time.perf_counter() - begin

@@ -52,14 +52,17 @@ def test_two_hundred_cycles_of_load_generate_close_level_off(smollm2_path: Path)
 
 def test_leaving_a_stream_and_closing_stop_the_work_within_a_step(smollm2_path: Path) -> None:
     llm = LLM(smollm2_path, n_ctx=1024)
-    stats = llm._loaded.engine.stats
-    stream = llm.generate("Once upon a time", stream=True, temperature=0)
-    for _ in range(5):
-        next(stream)
-    stream.close()
-    while llm._loaded.engine._requests:
-        time.sleep(0.001)
-    assert stats.steps < 500  # of a thousand; within a step: test_stream.py, where steps wait for the test
+    engine = llm._loaded.engine
+    multi = engine._multi
+    for engine._multi in (None, multi):
+        stream = llm.generate("Once upon a time", stream=True, temperature=0)
+        for _ in range(5):
+            next(stream)
+        stream.close()
+        at = engine.stats.steps  # of a call of several steps the count comes when it ends
+        while engine._requests:
+            time.sleep(0.001)
+        assert engine.stats.steps <= at + (2 if engine._multi is None else 100)  # of a thousand
     results: list[Any] = []
     threads = [threading.Thread(target=lambda: results.append(llm.generate("Once", temperature=0))) for _ in range(3)]
     for t in threads:

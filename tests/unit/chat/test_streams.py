@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import seconds
 from serving.tiny import install, write_tiny
 
 from edgellm import LLM, TemplateError
@@ -40,6 +42,7 @@ def open_llm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         llm.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("template", "least"), BOMBS)
 def test_other_streams_go_on(
     open_llm: Callable[[str], LLM], monkeypatch: pytest.MonkeyPatch, template: str, least: int
@@ -48,11 +51,13 @@ def test_other_streams_go_on(
     quiet = llm.generate([1, 2, 3], **OPTIONS)
     monkeypatch.setattr(BACKEND, "step_seconds", 0.002)
     tokens: list[int] = []
+    times: list[float] = []
     enough = threading.Event()
 
     def read() -> None:
         for chunk in llm.generate([1, 2, 3], **OPTIONS, stream=True, on_error="raise"):
             tokens.extend(chunk.token_ids)
+            times.append(time.monotonic())
             if enough.is_set():
                 break
 
@@ -70,3 +75,4 @@ def test_other_streams_go_on(
     reader.join()
     assert tokens == quiet.token_ids[: len(tokens)]
     assert max(meanwhile) >= least, meanwhile
+    assert max(b - a for a, b in pairwise(times)) < seconds(0.4)
