@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgellm.async_llm import AsyncLLM
     from edgellm.core.config import SamplingParams
     from edgellm.core.errors import (
         CacheError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from edgellm.tokenizer import Tokenizer
 
 _MODULES = {
+    "edgellm.async_llm": "AsyncLLM",
     "edgellm.core.config": "SamplingParams",
     "edgellm.core.errors": "CacheError CapacityError ConfigError ContextOverflow DownloadError EdgeLLMError "
     "EngineError GGUFError ModelError ModelNotFound NativeError NumericsError RequestError TemplateError "
@@ -68,6 +70,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CacheError",
     "CapacityError",
     "Choice",

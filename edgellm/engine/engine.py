@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
 from edgellm.core.record import dataclass
@@ -57,6 +58,16 @@ class Stats:
     tokens: int = 0
     seconds_native: float = 0.0
     seconds_python: float = 0.0
+
+
+class Load(NamedTuple):
+    """Sequences running and waiting, requests not yet ended, pages used and pages there are."""
+
+    running: int
+    waiting: int
+    requests: int
+    pages_used: int
+    pages: int
 
 
 @dataclass(slots=True)
@@ -147,6 +158,18 @@ class Engine:
         return self._thread.is_alive() and not self._closing
 
     @property
+    def load(self) -> Load:
+        """What there is to do now, as far as can be seen without stopping the engine thread."""
+        pools = self._state.ledger.pools
+        return Load(
+            len(self._state.running),
+            len(self._state.waiting),
+            len(self._requests),
+            sum(p.n_held for p in pools),
+            sum(p.n_pages for p in pools),
+        )
+
+    @property
     def is_current_thread(self) -> bool:
         """Whether the caller is the engine's own thread (where the garbage collector may run anyone's code)."""
         return self._thread is threading.current_thread()
@@ -193,13 +216,17 @@ class Engine:
     def _deliver(self) -> None:
         """Send the news. Just before the native call, which lets go of the interpreter: whoever wakes up earlier takes
         it from this thread in the middle of its work."""
-        outbox = self._outbox
+        outbox, wakes = self._outbox, dict[Callable[[], None], None]()
         while outbox:
             try:
                 request, event = outbox.popleft()
             except IndexError:  # the engine has ended, and another thread that submits was quicker
-                return
+                break
             request.events.put(event)
+            if request.wake is not None:
+                wakes[request.wake] = None
+        for wake in wakes:
+            wake()
 
     def _drain(self) -> None:
         while True:

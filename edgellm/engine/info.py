@@ -50,3 +50,39 @@ def describe(loaded: Loaded) -> LLMInfo:
         has_chat_template=loaded.template.has_template,
         fingerprint=loaded.fingerprint,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LLMStats:
+    """What an engine is doing, and counters since it was opened.
+
+    running, waiting: sequences with a place in the steps, and in the queue.  requests: not yet ended.
+    pages_used, pages: of 32 tokens, over all cache classes.  seconds_native: inside the backend; seconds_python: around
+    it, in busy steps.
+    """
+
+    running: int
+    waiting: int
+    requests: int
+    pages_used: int
+    pages: int
+    steps: int
+    tokens: int
+    seconds_native: float
+    seconds_python: float
+
+
+def count(loaded: Loaded) -> LLMStats:
+    """Read an engine's books from any thread, without stopping it: numbers that change may be of two steps."""
+    load, stats = loaded.engine.load, loaded.engine.stats
+    return LLMStats(
+        running=load.running,
+        waiting=load.waiting,
+        requests=load.requests,
+        pages_used=load.pages_used,
+        pages=load.pages,
+        steps=stats.steps,
+        tokens=stats.tokens,
+        seconds_native=stats.seconds_native,
+        seconds_python=stats.seconds_python,
+    )

@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Sequence
 
 from edgellm.core.errors import TokenizerError
-from edgellm.core.results import Choice, Completion, Logprobs, Timings, TokenLogprob, Usage
+from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
 from edgellm.core.types import Scored
-from edgellm.engine.request import Request
+from edgellm.engine.request import Delta, Done, Event, Request
 from edgellm.tokenizer import Tokenizer
 
 
@@ -85,3 +85,28 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
         prompt_logprobs=prompt_logprobs,
         notes=request.notes,
     )
+
+
+class Chunks:
+    """Turns the events of a streamed request into chunks. The last one carries the Completion."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, fingerprint: str) -> None:
+        self._request, self._tokenizer, self._fingerprint = request, tokenizer, fingerprint
+        self._texts = [LogprobText(tokenizer) for _ in range(request.n)]
+        self._n_ended = 0
+        self._last = Delta(0, "", [], "error")
+
+    def of(self, event: Event) -> Chunk | None:
+        """The chunk of an event. None for the end of the last choice, which the request's end will report."""
+        if isinstance(event, Done):
+            return self._chunk(self._last, completion_of(self._request, self._tokenizer, self._fingerprint))
+        if event.finish_reason is not None:
+            self._n_ended += 1
+            if self._n_ended == self._request.n:
+                self._last = event
+                return None
+        return self._chunk(event)
+
+    def _chunk(self, d: Delta, completion: Completion | None = None) -> Chunk:
+        logprobs = None if d.logprobs is None else self._texts[d.index].add(d.logprobs)
+        return Chunk(d.text, d.tokens, d.index, d.finish_reason, completion, logprobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -48,6 +49,14 @@ class Done:
 Event = Delta | Done
 
 
+class Sink(Protocol):
+    """Where a request's events go: a queue, or what else takes them. Called by the engine thread."""
+
+    def put(self, event: Event, /) -> None:
+        """Take an event. Must not block."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """What the user sent. `events` receives Deltas (when stream) and one Done.
@@ -56,6 +65,7 @@ class Request:
     float32 [stop - first, V], which the sender allocates.
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
     prompt_logprobs: of prompt tokens 1, 2, ... (the first has none), where the parameters ask for them.
+    wake: called after the news of a step have been put, once for all requests that name the same one.
     notes: what the sender did to the messages behind the prompt; passed on to the Completion.
     """
 
@@ -70,7 +80,8 @@ class Request:
     notes: tuple[str, ...] = ()
     ends: frozenset[int] = field(init=False)
     prompt_logprobs: list[Scored] = field(default_factory=list)
-    events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    events: Sink = field(default_factory=SimpleQueue[Event])
+    wake: Callable[[], None] | None = None
     sequences: list[Sequence] = field(default_factory=list)
     logits: F32 | None = None
     error: EdgeLLMError | None = None

@@ -10,7 +10,7 @@ import sys
 import pytest
 from policy.source import REPOSITORY, module_name, python_files
 
-CONTRACT = ["LLM", "SamplingParams", "Tokenizer", "GGUFFile", "__version__", "numerics_version"]
+CONTRACT = ["LLM", "AsyncLLM", "SamplingParams", "Tokenizer", "GGUFFile", "__version__", "numerics_version"]
 MODULES = sorted(
     name.removesuffix(".__init__")
     for name in (module_name(file, REPOSITORY) for file in python_files(REPOSITORY))

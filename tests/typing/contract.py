@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,3 +64,21 @@ if TYPE_CHECKING:
     assert_type(llm.close(), None)
     assert_type(edgellm.Tokenizer.from_gguf("model.gguf").encode("Hi"), list[int])
     assert_type(edgellm.numerics_version, int)
+
+    # -- asyncio -------------------------------------------------------------------------------------------------
+    async def program() -> None:
+        async with edgellm.AsyncLLM("smollm2:135m", n_ctx=2048, max_seqs=32) as a:
+            assert_type(await a.generate("Hi"), edgellm.Completion)
+            assert_type(await a.generate([1, 2, 3], temperature=0.0), edgellm.Completion)
+            assert_type(await a.generate(["Hi", "Ho"], edgellm.SamplingParams(top_k=1), n=2), list[edgellm.Completion])
+            assert_type(await a.chat(messages), edgellm.Completion)
+            assert_type(a.chat(messages, stream=True), AsyncGenerator[edgellm.Chunk, None])
+            async for chunk in a.generate("Hi", stream=True):
+                assert_type(chunk, edgellm.Chunk)
+            assert_type(await a.tokenize("Hi", add_special=False), list[int])
+            assert_type(await a.detokenize([1, 2]), str)
+            assert_type(await a.render(messages), str)
+            assert_type(await a.chat_prompt(messages, tools=None), tuple[list[int], tuple[str, ...]])
+            assert_type(await a.logits([1, 2], rows="last"), NDArray[np.float32])
+            assert_type(a.info.n_ctx, int)
+            assert_type(a.stats.running, int)

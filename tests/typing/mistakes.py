@@ -22,3 +22,12 @@ if TYPE_CHECKING:
     print(llm.generate("Hi").txt)  # attr-defined
     for chunk in llm.generate("Hi", stream=True):
         print(chunk.seed)  # attr-defined
+
+    async def program() -> None:
+        a = edgellm.AsyncLLM("smollm2:135m")
+        await a.generate(5)  # call-overload
+        await a.generate("Hi", stream=True)  # misc
+        a.generate(["Hi", "Ho"], stream=True)  # call-overload
+        print(a.generate("Hi").text)  # attr-defined
+        for chunk in a.chat("Hi", stream=True):  # attr-defined
+            print(chunk)
