@@ -18,6 +18,7 @@ from edgellm.core import env
 from edgellm.core.errors import ConfigError
 from edgellm.core.version import NUMERICS_VERSION, __version__
 from edgellm.engine.loader import largest_tiled
+from edgellm.engine.selftest import LOGITS_SHA256, Check, check
 from edgellm.hub import tiles
 
 JSON = {
@@ -44,6 +45,8 @@ JSON = {
     "n_threads": "threads that are used: EDGELLM_THREADS, else the former",
     "bandwidth": "bytes per second read (not with --no-measure, like the following key)",
     "int8_rate": "int8 multiply-adds per second",
+    "selftest": "list of backend, level, digest (SHA-256 of the logits, or empty), ok, seconds, why_not; null without "
+    "--selftest",
 }
 
 
@@ -51,16 +54,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `edgellm doctor`."""
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--no-measure", action="store_true", help="skip the two short measurements")
+    parser.add_argument(
+        "--selftest", action="store_true", help="compare the logits of a tiny model with the published hash"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; 1 when the native library, or the level asked for, cannot be used."""
+    """Run the command; 1 when the native library, or the level asked for, cannot be used, or the self-test fails."""
     report = collect(measure=not args.no_measure)
+    checks = selftest() if args.selftest else None
+    report["selftest"] = None if checks is None else [c._asdict() for c in checks]
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         _print(report)
-    return 0 if report["native"] and report["isa"] is not None else 1
+        for c in checks or ():
+            sys.stdout.write(f"{'selftest':<10} {c.level}: {'as published' if c.ok else c.why_not}\n")
+        if checks is not None:
+            sys.stdout.write(f"{'':<10} (SHA-256 of the logits, numerics {NUMERICS_VERSION}: {LOGITS_SHA256})\n")
+    right = checks is None or (bool(checks) and all(c.ok for c in checks))
+    return 0 if report["native"] and report["isa"] is not None and right else 1
+
+
+def selftest() -> list[Check]:
+    """The self-test at every level that this machine has, in ascending order; none without a native library."""
+    levels = _native.isa_levels() if _native.available() else []
+    return [check("native", name) for name, usable, _ in levels if usable]
 
 
 def collect(*, measure: bool) -> dict[str, Any]:

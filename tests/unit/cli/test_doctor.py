@@ -101,3 +101,9 @@ def test_the_real_one(cli: CLI) -> None:
     assert 1 <= r["n_threads"] <= r["logical_cpus"]
     assert 1e8 < r["bandwidth"] < 1e13
     assert 1e8 < r["int8_rate"] < 1e15
+
+
+def test_selftest_without_a_native_library(cli: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("EDGELLM_LIBRARY", str(tmp_path / "nothing.so"))
+    r = cli("doctor", "--selftest", "--json")
+    assert (r.code, json.loads(r.out)["selftest"]) == (1, [])
