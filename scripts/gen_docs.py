@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from parity.test_families import BACKENDS as PARITY_BACKENDS  # noqa: E402
 from parity.test_families import MORE as PARITY_CASES  # noqa: E402
 
-from edgellm.backends.native.lower import ACT_FORMATS  # noqa: E402
+from edgellm.backends.lower import ACT_FORMATS  # noqa: E402
 from edgellm.cli import (  # noqa: E402
     ALIASES,
     COMMANDS,

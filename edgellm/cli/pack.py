@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace, model: Path, report: dict[str, Any]) -> None:
+    from edgellm.backends.lower import lower
     from edgellm.backends.native import tilefile
-    from edgellm.backends.native.lower import lower
     from edgellm.core.env import MAX_THREADS
     from edgellm.gguf.reader import GGUFFile
     from edgellm.models.spec import load_plan

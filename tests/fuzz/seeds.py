@@ -11,7 +11,7 @@ import numpy as np
 from fuzz.image import Entry, Image, Key
 from matrices import random_matrix
 
-from edgellm.backends.native.lower import ACT_FORMATS
+from edgellm.backends.lower import ACT_FORMATS
 from edgellm.gguf.qtypes import QType
 from edgellm.tokenizer.pieces import byte_to_char
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from parity.driver import Pages, Timeline, batch
 
 from edgellm.backends.base import BackendConfig
+from edgellm.backends.lower import lower
 from edgellm.backends.native import NativeBackend, tilefile
-from edgellm.backends.native.lower import lower
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.spec import load_plan
 

@@ -20,7 +20,7 @@ from matrices import random_matrix
 from serving.tiny import HEADS, N_VOCAB, metadata
 
 from edgellm import _native
-from edgellm.backends.native.lower import ACT_FORMATS
+from edgellm.backends.lower import ACT_FORMATS
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.writer import Tensor, write
 

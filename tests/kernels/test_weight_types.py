@@ -13,7 +13,7 @@ from matrices import random_matrix
 from numpy.typing import NDArray
 from parity.driver import Timeline, batch, compiled, teacher_forced, usable
 
-from edgellm.backends.native.lower import A16, A256, ACT_FORMATS, FLOAT
+from edgellm.backends.lower import A16, A256, ACT_FORMATS, FLOAT
 from edgellm.backends.reference.interpret import Step
 from edgellm.core.types import F32
 from edgellm.gguf.qtypes import QType

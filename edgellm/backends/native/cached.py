@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgellm.backends.native.lower import Program, lower
+from edgellm.backends.lower import Program, lower
 from edgellm.backends.native.tilefile import Entry, Tiles, is_good, lay_out, open_tiles, write
 from edgellm.core.errors import CacheError, NativeError, UnsupportedModel
 from edgellm.gguf.reader import GGUFFile

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel, usable_level
 from edgellm.backends.base import BackendConfig, BackendInfo
+from edgellm.backends.lower import Program, lower
 from edgellm.backends.native.cached import find, obtain
-from edgellm.backends.native.lower import Program, lower
 from edgellm.backends.native.tilefile import Tiles
+from edgellm.backends.tensors import bytes_per_step, matrix_bytes, vector
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
-from edgellm.core.types import F32, Batch, Pick, RunOutput, StepOutput
-from edgellm.gguf.dequantize import can_dequantize, dequantize
+from edgellm.core.types import Batch, Pick, RunOutput, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import Bytes
 from edgellm.models.plan import Plan
@@ -55,9 +53,9 @@ class NativeExecutable:
     ) -> None:
         repack = program.packed if config.weights == "tiles" and cache is None else set()
         ready = {} if cache is None else cache.arrays
-        vectors = [_vector(file, plan.weights[w]) for w in program.vectors]
+        vectors = [vector(file, plan.weights[w]) for w in program.vectors]
         self._ropes = [
-            RopeCache(t, config.n_ctx, None if t.factors is None else _vector(file, plan.weights[t.factors]))
+            RopeCache(t, config.n_ctx, None if t.factors is None else vector(file, plan.weights[t.factors]))
             for t in plan.ropes
         ]
         model = NativeModel(
@@ -95,7 +93,7 @@ class NativeExecutable:
             chosen.isa,
             chosen.n_threads,
             config.weights if cache is None else "cache",
-            _bytes_per_step(file, plan, program),
+            bytes_per_step(file, plan, program),
             chosen.scratch_bytes,
         )
         self._filled = 0
@@ -132,33 +130,12 @@ class NativeExecutable:
         self._engine.close()
 
 
-def _vector(file: GGUFFile, weight: Weight) -> F32:
-    """A tensor as float32, flat."""
-    info = file.tensors[weight.tensor]
-    if not can_dequantize(info.qtype):
-        raise UnsupportedModel(
-            f"{file.path}: {weight.tensor} has type {info.qtype}, which cannot be turned into numbers; expected F32"
-        )
-    return np.ascontiguousarray(dequantize(file.read(weight.tensor), info.qtype, info.shape), np.float32).reshape(-1)
-
-
 def _matrix(file: GGUFFile, weight: Weight, *, pack: bool, tiles: Bytes | None) -> Matrix:
     """Rows row0 .. of a tensor (of every matrix of a stack), in the file's bytes; tiles: those of the same rows."""
-    info = file.tensors[weight.tensor]
-    n_rows, n_cols = weight.shape[-2], weight.shape[-1]
-    n_stack = int(np.prod(weight.shape[:-2], dtype=np.int64))
-    data = file.data(weight.tensor)
+    data, start, n_stack = matrix_bytes(file, weight, "native")
     fd, offset = file.source(weight.tensor)
-    row_bytes = info.qtype.n_bytes(n_cols)
-    if n_stack == 1:
-        offset += weight.row0 * row_bytes
-        data = data[weight.row0 * row_bytes : (weight.row0 + n_rows) * row_bytes]
-    elif n_stack * n_rows * row_bytes != len(data):
-        raise UnsupportedModel(
-            f"{weight.tensor}: the native backend takes whole expert stacks in this release, found rows "
-            f'{weight.row0} to {weight.row0 + n_rows} of each: open the model with backend="reference"'
-        )
-    return Matrix(data, int(info.qtype), n_rows, n_cols, n_stack, pack, (fd, offset), tiles)
+    qtype = file.tensors[weight.tensor].qtype
+    return Matrix(data, int(qtype), weight.shape[-2], weight.shape[-1], n_stack, pack, (fd, offset + start), tiles)
 
 
 HEAD_STEP = 4
@@ -180,13 +157,3 @@ def _cache_layers(plan: Plan) -> list[CacheLayerSpec]:
                 )
             layers.append(CacheLayerSpec(c, i, x.heads, x.k_dim, x.v_dim))
     return layers
-
-
-def _bytes_per_step(file: GGUFFile, plan: Plan, program: Program) -> int:
-    """Bytes of weights one decode step reads, in the file's own size (all experts counted)."""
-    total = 0
-    for w in program.packed:
-        weight = plan.weights[w]
-        rows = int(np.prod(weight.shape[:-1], dtype=np.int64))
-        total += rows * file.tensors[weight.tensor].qtype.n_bytes(weight.shape[-1])
-    return total

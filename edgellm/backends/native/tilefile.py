@@ -36,7 +36,7 @@ from edgellm._native import (
     tile_layout,
     usable_level,
 )
-from edgellm.backends.native.lower import Program
+from edgellm.backends.lower import Program
 from edgellm.core import env
 from edgellm.core.errors import CacheError, ConfigError, GGUFError, UnsupportedModel
 from edgellm.core.record import dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.backends.native import lower
+from edgellm.backends import lower
 from edgellm.models import ops
 
 HEADER = (Path(__file__).parents[3] / "native" / "include" / "edgellm.h").read_text()

@@ -21,8 +21,8 @@ from fuzz.seeds import k_quants, llama
 
 import edgellm
 from edgellm import _native
+from edgellm.backends.lower import lower
 from edgellm.backends.native import tilefile
-from edgellm.backends.native.lower import lower
 from edgellm.core.errors import CacheError, ConfigError, GGUFError
 from edgellm.gguf.reader import GGUFFile
 from edgellm.hub import tiles as caches

@@ -72,7 +72,7 @@ def test_the_reference_backend_means_the_same(model: Path) -> None:
 def test_the_model_has_every_weight_type_and_the_text_every_token(model: Path) -> None:
     with GGUFFile(model) as file:
         found = {t.qtype for t in file.tensors.values()}
-    from edgellm.backends.native.lower import ACT_FORMATS
+    from edgellm.backends.lower import ACT_FORMATS
 
     assert found == set(selftest.TYPES) == set(ACT_FORMATS)
     assert set(selftest.TOKENS) == set(range(selftest.VOCABULARY))

@@ -1,4 +1,5 @@
-"""Lowering: a Plan becomes the flat program of the native core (struct el_op, in numpy with the same layout).
+"""Lowering: a Plan becomes the flat program of the native core (struct el_op, in numpy with the same layout), which the
+numba backend reads too.
 
 What happens here and nowhere else: int8 activations are made explicit (QUANTIZE into a slot, shared by the ops that
 read the same columns), parts with different activation formats become separate LINEARs, weights are split into
@@ -73,7 +74,7 @@ ACT_FORMATS = {
 
 @dataclass(slots=True)
 class Program:
-    """What el_engine_new needs besides the weights' bytes. matrices and vectors are indices into plan.weights."""
+    """What a backend needs besides the weights' bytes. matrices and vectors are indices into plan.weights."""
 
     ops: NDArray[np.void]
     buffers: list[Buffer]
@@ -87,6 +88,7 @@ class Program:
 class _State:
     plan: Plan
     qtype: Callable[[str], QType]
+    backend: str
     records: list[tuple[int, list[View], list[int], list[int], list[float]]] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     matrix_ids: dict[int, int] = field(default_factory=dict)
@@ -95,14 +97,15 @@ class _State:
     valid: dict[int, tuple[View, int]] = field(default_factory=dict)  # activation slot (= format) -> what it holds
 
 
-def lower(plan: Plan, qtype: Callable[[str], QType]) -> Program:
-    """Translate a plan; qtype gives the type of a tensor. Raises UnsupportedModel for what the core does not have."""
-    s = _State(plan, qtype, buffers=list(plan.buffers))
+def lower(plan: Plan, qtype: Callable[[str], QType], backend: str = "native") -> Program:
+    """Translate a plan; qtype gives the type of a tensor. Raises UnsupportedModel, in the name of `backend`, for what a
+    program cannot express."""
+    s = _State(plan, qtype, backend, buffers=list(plan.buffers))
     for op in plan.ops:
         handler = _HANDLERS.get(type(op))
         if handler is None:
             raise UnsupportedModel(
-                f"{plan.arch}: the native backend has no {type(op).__name__} op in this release: "
+                f"{plan.arch}: the {backend} backend has no {type(op).__name__} op in this release: "
                 f'open the model with backend="reference"'
             )
         handler(s, op)
@@ -156,8 +159,8 @@ def _format(s: _State, w: int) -> int:
     qtype = s.qtype(weight.tensor)
     if qtype not in ACT_FORMATS:
         raise UnsupportedModel(
-            f"{weight.tensor} has weight type {qtype.name}, which the native backend does not multiply with in this "
-            f'release (it has {", ".join(q.name for q in ACT_FORMATS)}): open the model with backend="reference"'
+            f"{weight.tensor} has weight type {qtype.name}, which the {s.backend} backend does not multiply with in "
+            f'this release (it has {", ".join(q.name for q in ACT_FORMATS)}): open the model with backend="reference"'
         )
     return ACT_FORMATS[qtype]
 
@@ -246,7 +249,7 @@ def _rope(s: _State, op: ops.Rope) -> None:
 def _kv_write(s: _State, op: ops.KVWrite) -> None:
     if op.v is None:
         raise UnsupportedModel(
-            f'{s.plan.arch}: the native backend has no latent KV cache in this release: use backend="reference"'
+            f'{s.plan.arch}: the {s.backend} backend has no latent KV cache in this release: use backend="reference"'
         )
     _emit(s, "KV_WRITE", [op.k, op.v], None, ints=[op.cache.cls, op.cache.layer])
 
@@ -259,8 +262,8 @@ def _attention(s: _State, op: ops.Attention) -> None:
 def _route(s: _State, op: ops.Route) -> None:
     if op.func not in ROUTERS or op.groups != 1:
         raise UnsupportedModel(
-            f"{s.plan.arch}: the native backend has no router {op.func!r} with {op.groups} groups in this release: "
-            f'open the model with backend="reference"'
+            f"{s.plan.arch}: the {s.backend} backend has no router {op.func!r} with {op.groups} groups in this "
+            f'release: open the model with backend="reference"'
         )
     ints = [op.k, ROUTERS[op.func], int(op.norm)]
     _emit(s, "ROUTE", [op.logits, op.ids, op.weights], op.weights, [_vector(s, op.bias)], ints, [op.scale])
