@@ -161,7 +161,7 @@ def _default_state() -> Path:
 
 ISA: Variable[str | None] = Variable(
     "EDGELLM_ISA",
-    "Highest instruction set level: scalar, avx2, avx_vnni, avx512 or avx512_vnni; default: the best here.",
+    "Highest instruction level: scalar, avx2, avx_vnni, avx512, avx512_vnni, neon, neon_dotprod or neon_i8mm.",
     _choice(*ISA_LEVELS),
     _none,
 )

@@ -13,6 +13,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#if defined(__aarch64__)
+#include "cpu.h"
+
+#include <sys/auxv.h>
+#endif
+
 enum { HUGE_PAGE = 2 << 20, MAX_CPUS = 4096, PATH_BYTES = 512 };
 
 /* ---- memory ---- */
@@ -213,3 +219,13 @@ int32_t el_os_default_threads(void) {
     int32_t allowed = (int32_t)cpu_quota((double)n);
     return allowed < 1 ? 1 : allowed;
 }
+
+#if defined(__aarch64__)
+uint32_t el_os_arm_features(void) {
+    enum { ASIMDDP = 1 << 20, I8MM = 1 << 13 }; /* of the kernel's interface; headers may be older than it */
+    uint32_t features = 0;
+    if (getauxval(AT_HWCAP) & ASIMDDP) features |= EL_ARM_HAS_DOTPROD;
+    if (getauxval(AT_HWCAP2) & I8MM) features |= EL_ARM_HAS_I8MM;
+    return features;
+}
+#endif

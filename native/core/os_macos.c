@@ -1,6 +1,8 @@
 /* The operating system layer for macOS. */
 #include "os.h"
 
+#include "cpu.h"
+
 #include <mach/mach.h>
 #include <sys/mman.h>
 #include <sys/sysctl.h>
@@ -58,3 +60,12 @@ int32_t el_os_default_threads(void) {
     if (n < 1) n = number("hw.physicalcpu");
     return n < 1 ? 1 : n;
 }
+
+#if defined(__aarch64__)
+uint32_t el_os_arm_features(void) {
+    uint32_t features = 0;
+    if (number("hw.optional.arm.FEAT_DotProd")) features |= EL_ARM_HAS_DOTPROD;
+    if (number("hw.optional.arm.FEAT_I8MM")) features |= EL_ARM_HAS_I8MM;
+    return features;
+}
+#endif

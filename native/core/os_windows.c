@@ -1,6 +1,8 @@
 /* The operating system layer for Windows 10 and later. */
 #include "os.h"
 
+#include "cpu.h"
+
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
@@ -146,3 +148,13 @@ int32_t el_os_default_threads(void) {
     free(list);
     return cores < 1 ? 1 : cores;
 }
+
+#if defined(__aarch64__)
+uint32_t el_os_arm_features(void) {
+    enum { DOT_PRODUCT = 43, INT8_MATRIX = 66 }; /* PF_ARM_V82_{DP,I8MM}_INSTRUCTIONS_AVAILABLE */
+    uint32_t features = 0;
+    if (IsProcessorFeaturePresent(DOT_PRODUCT)) features |= EL_ARM_HAS_DOTPROD;
+    if (IsProcessorFeaturePresent(INT8_MATRIX)) features |= EL_ARM_HAS_I8MM;
+    return features;
+}
+#endif

@@ -1,4 +1,5 @@
-/* Feature detection. On x86: CPUID leaves 1 and 7 for the instructions, XGETBV for the registers that the system saves. */
+/* Feature detection. On x86: CPUID leaves 1 and 7 for the instructions, XGETBV for the registers that the system saves.
+ * On Arm the system is asked (os.h). */
 #include "cpu.h"
 
 #include <stddef.h>
@@ -40,6 +41,14 @@ const char *el_cpu_lacks(const el_cpuid *id, el_cpu level) {
     if (level == EL_CPU_AVX_VNNI) return first_missing(avx_vnni, 1);
     lacks = first_missing(avx512, sizeof avx512 / sizeof *avx512);
     return *lacks || level == EL_CPU_AVX512 ? lacks : first_missing(avx512_vnni, 1);
+}
+
+const char *el_arm_lacks(uint32_t features, el_arm level) {
+    const need needs[] = {
+        {features & EL_ARM_HAS_DOTPROD, "the processor has no dot product instructions"},
+        {features & EL_ARM_HAS_I8MM, "the processor has no int8 matrix multiplication"},
+    };
+    return first_missing(needs, (size_t)level);
 }
 
 #if defined(__x86_64__) || defined(__i386__)

@@ -54,6 +54,31 @@ static void avx512_vnni_override(el_kernels *table) {
 }
 #endif
 
+/* The neon levels. */
+#define ARM_AVAILABLE(level, need)                                    \
+    static int32_t level##_available(const char **why) {              \
+        const char *lacks = el_arm_lacks(el_os_arm_features(), need); \
+        if (why) *why = lacks;                                        \
+        return *lacks == '\0';                                        \
+    }
+
+#if EDGELLM_LEVEL_NEON
+ARM_AVAILABLE(neon, EL_ARM_NEON)
+
+static void neon_override(el_kernels *table) {
+    el_neon_matmul_kernels(table);
+    el_neon_vector_kernels(table);
+}
+#endif
+
+#if EDGELLM_LEVEL_NEON_DOTPROD
+ARM_AVAILABLE(neon_dotprod, EL_ARM_DOTPROD)
+#endif
+
+#if EDGELLM_LEVEL_NEON_I8MM
+ARM_AVAILABLE(neon_i8mm, EL_ARM_I8MM)
+#endif
+
 const el_level EL_LEVELS[] = {
     {"scalar", scalar_available, el_scalar_kernels},
 #if EDGELLM_LEVEL_AVX2
@@ -67,6 +92,15 @@ const el_level EL_LEVELS[] = {
 #endif
 #if EDGELLM_LEVEL_AVX512_VNNI
     {"avx512_vnni", avx512_vnni_available, avx512_vnni_override},
+#endif
+#if EDGELLM_LEVEL_NEON
+    {"neon", neon_available, neon_override},
+#endif
+#if EDGELLM_LEVEL_NEON_DOTPROD
+    {"neon_dotprod", neon_dotprod_available, el_neon_dotprod_matmul_kernels},
+#endif
+#if EDGELLM_LEVEL_NEON_I8MM
+    {"neon_i8mm", neon_i8mm_available, el_neon_i8mm_matmul_kernels},
 #endif
 };
 const int32_t EL_N_LEVELS = (int32_t)(sizeof EL_LEVELS / sizeof *EL_LEVELS);

@@ -296,14 +296,18 @@ extern const int32_t EL_N_LEVELS;
 int32_t el_kernels_select(const char *level, el_kernels *table, const char **why);
 
 /* One override function per file that holds kernels of a level, called from dispatch.c. */
-void el_scalar_kernels(el_kernels *table);             /* scalar*.c: fills everything */
-void el_avx2_matmul_kernels(el_kernels *table);        /* isa/avx2_matmul*.c: pack, mm, quantize */
-void el_avx2_vector_kernels(el_kernels *table);        /* isa/avx2_vector.c: attention, rows, selection */
-void el_avx_vnni_matmul_kernels(el_kernels *table);    /* isa/avx_vnni_matmul*.c: mm */
-void el_avx512_matmul_kernels(el_kernels *table);      /* isa/avx512_matmul*.c: mm */
-void el_avx512_vector_kernels(el_kernels *table);      /* isa/avx512_vector.c */
-void el_avx512_vnni_matmul_kernels(el_kernels *table); /* isa/avx512_vnni_matmul*.c: mm */
-void el_avx_vnni_vector_kernels(el_kernels *table);    /* isa/avx_vnni_vector.c: attention */
-void el_avx512_vnni_vector_kernels(el_kernels *table); /* isa/avx512_vnni_vector.c: attention */
+void el_scalar_kernels(el_kernels *table);              /* scalar*.c: fills everything */
+void el_avx2_matmul_kernels(el_kernels *table);         /* isa/avx2_matmul*.c: pack, mm, quantize */
+void el_avx2_vector_kernels(el_kernels *table);         /* isa/avx2_vector.c: attention, rows, selection */
+void el_avx_vnni_matmul_kernels(el_kernels *table);     /* isa/avx_vnni_matmul*.c: mm */
+void el_avx512_matmul_kernels(el_kernels *table);       /* isa/avx512_matmul*.c: mm */
+void el_avx512_vector_kernels(el_kernels *table);       /* isa/avx512_vector.c */
+void el_avx512_vnni_matmul_kernels(el_kernels *table);  /* isa/avx512_vnni_matmul*.c: mm */
+void el_avx_vnni_vector_kernels(el_kernels *table);     /* isa/avx_vnni_vector.c: attention */
+void el_avx512_vnni_vector_kernels(el_kernels *table);  /* isa/avx512_vnni_vector.c: attention */
+void el_neon_matmul_kernels(el_kernels *table);         /* isa/neon_matmul*.c: pack, mm, quantize */
+void el_neon_vector_kernels(el_kernels *table);         /* isa/neon_vector.c: attention, rows, selection */
+void el_neon_dotprod_matmul_kernels(el_kernels *table); /* isa/neon_dotprod_matmul*.c: mm */
+void el_neon_i8mm_matmul_kernels(el_kernels *table); /* isa/neon_i8mm_matmul*.c: mm of 2 columns and more */
 
 #endif

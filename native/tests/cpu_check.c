@@ -50,8 +50,33 @@ static const machine MACHINES[] = {
     {"half of zmm saved", {ECX1, AVX2 | F_BW_DQ | VL, VNNI, 0, 0x66}, {"", "AVX-VNNI", "save", "save"}},
 };
 
-int main(void) {
+/* Arm: EL_ARM_HAS_* and a part of the reason per level, "" = runs. */
+static const struct {
+    uint32_t features;
+    const char *lacks[3];
+} ARM[] = {
+    {0, {"", "dot product", "dot product"}},
+    {EL_ARM_HAS_DOTPROD, {"", "", "matrix"}},
+    {EL_ARM_HAS_I8MM, {"", "dot product", "dot product"}},
+    {EL_ARM_HAS_DOTPROD | EL_ARM_HAS_I8MM, {"", "", ""}},
+};
+
+static int arm_fails(void) {
     int failed = 0;
+    for (size_t i = 0; i < sizeof ARM / sizeof *ARM; i++) {
+        for (int level = EL_ARM_NEON; level <= EL_ARM_I8MM; level++) {
+            const char *want = ARM[i].lacks[level], *got = el_arm_lacks(ARM[i].features, (el_arm)level);
+            if (*want ? strstr(got, want) != NULL : *got == '\0') continue;
+            printf("FAIL Arm features %u, level %d: lacks \"%s\", expected \"%s\"\n",
+                   (unsigned)ARM[i].features, level, got, want);
+            failed = 1;
+        }
+    }
+    return failed;
+}
+
+int main(void) {
+    int failed = arm_fails();
     for (size_t i = 0; i < sizeof MACHINES / sizeof *MACHINES; i++) {
         const machine *m = &MACHINES[i];
         for (int level = 0; level < EL_N_CPU; level++) {

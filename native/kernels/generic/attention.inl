@@ -14,7 +14,7 @@ enum {
     SEG = EL_SEGMENT,
     PAGE = EL_PAGE_TOKENS,
     PV_CHUNK = 128,
-    MAX_COLUMNS = 4,
+    MAX_COLUMNS = 32 / VX_LANES,
     IN_PLACE_ROWS = 2 * VX_ROWS_16
 };
 

@@ -4,7 +4,7 @@
 #ifndef EL_SIMD_X86_H
 #define EL_SIMD_X86_H
 
-#define EL_INLINE static inline __attribute__((always_inline))
+#include "loops.h"
 
 #if defined(EDGELLM_EMULATE_AVX512) && defined(EL_MATMUL)
 #include "avx512_halves.h"
@@ -34,13 +34,6 @@ EL_INLINE void store_quads(int16_t *p, __m256 low, __m256 high) {
     _mm256_storeu_si256((__m256i *)(void *)p, _mm256_shuffle_epi8(all, swap));
 }
 
-/* Unroll the loop that follows completely: its bound is a constant once inlined. */
-#if defined(__clang__)
-#define EL_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define EL_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* Compute v here: keeps the compiler from reordering a chain of integer additions, which costs it the registers. */
 #define EL_PIN(v) __asm__("" : "+x"(v))
 
@@ -50,8 +43,5 @@ EL_INLINE void store_quads(int16_t *p, __m256 low, __m256 high) {
 #else
 #define EL_PIN_512(v) __asm__("" : "+v"(v))
 #endif
-
-/* Leave memory as written so far: keeps accumulators that live in memory from being copied to registers and back. */
-#define EL_FENCE() __asm__ volatile("" ::: "memory")
 
 #endif

@@ -1,0 +1,9 @@
+/* Matmul at level neon_i8mm: the level's table entries. One column is neon_dotprod's, everything else that of level neon. */
+#define EL_MMLA 1
+#include "neon_matmul.h"
+
+void el_neon_i8mm_matmul_kernels(el_kernels *table) {
+    el_neon_i8mm_matmul_legacy(table);
+    el_neon_i8mm_matmul_kquants(table);
+    table->int8_peak = el_multiply_only;
+}
