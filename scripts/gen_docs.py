@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Writes what the documentation says about the code from the code: docs/cli.md, and the tables of the README.
+"""Writes what the documentation says about the code from the code: docs/cli.md, and tables in other pages.
 
     python scripts/gen_docs.py            # write
     python scripts/gen_docs.py --check    # say what is out of date, and end with 1
 
-The README's tables stand between `<!-- generated: NAME -->` and `<!-- end -->`. An architecture is said to run on the
+The tables stand between `<!-- generated: NAME -->` and `<!-- end -->`. An architecture is said to run on the
 backends on which the parity tests prove it, a weight type where a backend has code for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import json
 import pkgutil
@@ -38,6 +39,7 @@ from edgellm.cli import (  # noqa: E402
 )
 from edgellm.cli.history import MAX_ENTRIES  # noqa: E402
 from edgellm.cli.show import TOPICS  # noqa: E402
+from edgellm.compat import arguments, formats  # noqa: E402
 from edgellm.core import env  # noqa: E402
 from edgellm.core.errors import GGUFError  # noqa: E402
 from edgellm.gguf.dequantize import dequantize  # noqa: E402
@@ -164,15 +166,65 @@ def weights() -> str:
     return table(("weight type", "bits per weight", "native", "reference"), rows)
 
 
-BLOCKS = {"architectures": architectures, "weights": weights}
+SPEEDS = ROOT / "docs" / "perf" / "xeon-2c-avx512_vnni.csv"
+ROWS = (
+    ("SmolLM2-135M-Instruct.Q4_1", "tg128", "SmolLM2 135M Q4_1, one answer"),
+    ("1b", "tg128", "1B shape Q4_K_M, one answer"),
+    ("1b", "npl8", "1B shape Q4_K_M, eight answers at once"),
+    ("1b", "pp512", "1B shape Q4_K_M, a prompt of 512 tokens"),
+)
 
 
-def readme(text: str) -> str:
-    """The README with its tables as they should be."""
+def speeds() -> str:
+    """The newest measurements of four kinds of work, and llama.cpp's better setting beside them."""
+    with SPEEDS.open(encoding="utf-8", newline="") as file:
+        found = {(r["model"], r["test"], r["runtime"]): r for r in csv.DictReader(file)}
+    rows = []
+    for model, test, title in ROWS:
+        ours, theirs = (found[model, test, runtime] for runtime in ("edgellm", "llama.cpp"))
+        a, b, limit = float(ours["tokens_per_s"]), float(theirs["tokens_per_s"]), float(ours["limit"])
+        rows.append((title, f"{a:.0f}", f"{b:.0f}", f"{a / b:.1f}x", f"{limit:.0f}", f"{100 * a / limit:.0f} %"))
+    return table(("tokens a second", "edgellm", "llama.cpp", "ratio", "limit", "of the limit"), rows)
+
+
+# ---- the tables of docs/migrate --------------------------------------------------------------------------
+
+
+def compat_constructor() -> str:
+    """What becomes of the arguments of llama-cpp-python's constructor."""
+    return _fates(arguments.CONSTRUCTOR | arguments.FROM_PRETRAINED)
+
+
+def compat_calls() -> str:
+    """The same for arguments of calls."""
+    return _fates(arguments.CALL)
+
+
+def _fates(arguments_: dict[str, arguments.Argument]) -> str:
+    rows = [(f"`{a.name}={a.default!r}`", a.fate, a.note) for a in arguments_.values()]
+    return table(("argument and its default", "", "note"), rows)
+
+
+def compat_formats() -> str:
+    """Names of chat formats."""
+    return ", ".join(f"`{name}`" for name in formats.FORMATS) + "\n"
+
+
+BLOCKS = {
+    "README.md": (architectures, weights, speeds),
+    "docs/migrate/llama-cpp-python.md": (compat_constructor, compat_formats, compat_calls),
+}
+"""Page -> its generated tables."""
+
+
+def filled(page: str) -> str:
+    """The text of a page with its tables as they should be."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = {make.__name__: make for make in BLOCKS[page]}
     found = [m[2] for m in GENERATED.finditer(text)]
-    if sorted(found) != sorted(BLOCKS):
-        raise SystemExit(f"README.md has the generated blocks {found}, expected {sorted(BLOCKS)}")
-    return GENERATED.sub(lambda m: m[1] + BLOCKS[m[2]]() + m[4], text)
+    if sorted(found) != sorted(blocks):
+        raise SystemExit(f"{page} has the generated blocks {found}, expected {sorted(blocks)}")
+    return GENERATED.sub(lambda m: m[1] + blocks[m[2]]() + m[4], text)
 
 
 # ---- writing and checking --------------------------------------------------------------------------------
@@ -180,8 +232,7 @@ def readme(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Path -> the text that it should have."""
-    path = ROOT / "README.md"
-    return {ROOT / "docs" / "cli.md": cli_page(), path: readme(path.read_text(encoding="utf-8"))}
+    return {ROOT / "docs" / "cli.md": cli_page(), **{ROOT / page: filled(page) for page in BLOCKS}}
 
 
 def main() -> int:

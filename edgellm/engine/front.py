@@ -26,6 +26,7 @@ from edgellm.engine.loader import Loaded, OpenOptions, open_model
 from edgellm.engine.report import Chunks, completion_of
 from edgellm.engine.request import Request
 from edgellm.hub import resolve
+from edgellm.tokenizer import Tokenizer
 
 Prompt = str | list[int]
 
@@ -92,6 +93,11 @@ class Front:
     def stats(self) -> LLMStats:
         """What the engine is doing now and has done so far: sequences running and waiting, pages, steps, tokens."""
         return count(self._loaded)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: its special tokens, and the bytes of each token."""
+        return self._loaded.tokenizer
 
     @property
     def is_base(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 PAGES = ["README.md", "CHANGELOG.md", "docs/models.md", "models/README.md", "tests/golden/README.md"]
+PAGES += [f"docs/migrate/{name}.md" for name in ("llama.cpp", "ollama", "llama-cpp-python", "vllm")]
 
 
 def test_generated_pages_are_up_to_date(repository: Path) -> None:

@@ -14,6 +14,7 @@ LAYERS = {
     "backends": 3,
     "engine": 4,
     "llm": 5, "async_llm": 5,
+    "compat": 5.2,  # other packages' interfaces over the façades
     "__init__": 5.5,  # the public names: above the façades, below the programs
     "server": 6,
     "cli": 7,

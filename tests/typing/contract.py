@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     assert_type(llm.logits([1, 2], rows="last"), NDArray[np.float32])
     assert_type(llm.logits([1, 2], slice(0, 1)), NDArray[np.float32])
     assert_type(llm.info.n_ctx, int)
+    assert_type(llm.tokenizer, edgellm.Tokenizer)
     assert_type(llm.close(), None)
     assert_type(edgellm.Tokenizer.from_gguf("model.gguf").encode("Hi"), list[int])
     assert_type(edgellm.numerics_version, int)
