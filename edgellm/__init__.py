@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TokenizerError,
         UnsupportedModel,
     )
-    from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
+    from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Score, Timings, TokenLogprob, Usage
     from edgellm.core.version import NUMERICS_VERSION as numerics_version
     from edgellm.core.version import __version__
     from edgellm.gguf.reader import GGUFFile
@@ -43,7 +43,7 @@ _MODULES = {
     "edgellm.core.errors": "CacheError CapacityError ConfigError ContextOverflow DownloadError EdgeLLMError "
     "EngineError GGUFError ModelError ModelNotFound NativeError NumericsError RequestError TemplateError "
     "TokenizerError UnsupportedModel",
-    "edgellm.core.results": "Choice Chunk Completion Logprobs Timings TokenLogprob Usage",
+    "edgellm.core.results": "Choice Chunk Completion Logprobs Score Timings TokenLogprob Usage",
     "edgellm.core.version": "NUMERICS_VERSION __version__",
     "edgellm.gguf.reader": "GGUFFile",
     "edgellm.llm": "LLM",
@@ -90,6 +90,7 @@ __all__ = [
     "NumericsError",
     "RequestError",
     "SamplingParams",
+    "Score",
     "TemplateError",
     "Timings",
     "TokenLogprob",

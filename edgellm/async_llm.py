@@ -16,10 +16,10 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import RequestError
-from edgellm.core.results import Chunk, Completion
+from edgellm.core.results import Chunk, Completion, Score
 from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, as_messages, token_ids
-from edgellm.engine.front import Front, Prompt
+from edgellm.engine.front import Front, Prompt, Texts
 from edgellm.engine.request import Done, Event, Request
 
 T = TypeVar("T")
@@ -182,6 +182,27 @@ class AsyncLLM(Front):
         request, logits = await asyncio.to_thread(self._scoring, tokens, rows)
         await self._run(iter([request]), "raise")
         return logits
+
+    async def embed(self, texts: Texts, *, pooling: str | None = None, normalize: bool = True) -> F32:
+        """Vectors of texts, float32 [N, D], as LLM.embed."""
+        pools, requests = await asyncio.to_thread(self._embeddings, texts, pooling)
+        await self._run(requests, "raise")
+        return self._vectors(pools, normalize)
+
+    @overload
+    async def score(self, prompt: Prompt, continuation: Prompt) -> Score: ...  # type: ignore[overload-overlap]  # str
+    @overload
+    async def score(self, prompt: Prompt, continuation: Sequence[str] | Sequence[list[int]]) -> list[Score]: ...
+
+    async def score(
+        self, prompt: Prompt, continuation: Prompt | Sequence[str] | Sequence[list[int]]
+    ) -> Score | list[Score]:
+        """How likely continuations of a prompt are, as LLM.score."""
+        one = self._one_prompt(continuation)
+        requests = await asyncio.to_thread(self._scores, prompt, continuation, one)
+        await self._run(iter(requests), "raise")
+        scores = [self._score(r) for r in requests]
+        return scores[0] if one else scores
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import RequestError
-from edgellm.core.results import Chunk, Completion
+from edgellm.core.results import Chunk, Completion, Score
 from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, as_messages, token_ids
-from edgellm.engine.front import Front, Prompt
+from edgellm.engine.front import Front, Prompt, Texts
 from edgellm.engine.request import Done, Event, Request
 
 T = TypeVar("T")
@@ -183,6 +183,34 @@ class LLM(Front):
         request, logits = self._scoring(tokens, rows)
         self._run([request], "raise")
         return logits
+
+    def embed(self, texts: Texts, *, pooling: str | None = None, normalize: bool = True) -> F32:
+        """Vectors of texts, float32 [N, D], a row a text (or list of token ids), whatever else runs: the same bits.
+
+        Final hidden states, pooled over a text's tokens. pooling: "mean", "last" or "cls" (the first token); None = as
+        the file says, "mean" where it says nothing. normalize: rows of length 1. A text longer than the context is an
+        error (ContextOverflow), never cut. Raises RequestError for one without tokens.
+        """
+        pools, requests = self._embeddings(texts, pooling)
+        self._run(requests, "raise")
+        return self._vectors(pools, normalize)
+
+    @overload
+    def score(self, prompt: Prompt, continuation: Prompt) -> Score: ...  # type: ignore[overload-overlap]  # str
+    @overload
+    def score(self, prompt: Prompt, continuation: Sequence[str] | Sequence[list[int]]) -> list[Score]: ...
+
+    def score(self, prompt: Prompt, continuation: Prompt | Sequence[str] | Sequence[list[int]]) -> Score | list[Score]:
+        """How likely continuations of a prompt are: one gives a Score, a list of them a list.
+
+        Both texts or both token ids. Text is tokenised together, and what is scored begins at the first token that
+        the prompt alone does not have: the one across the border, where there is one.
+        """
+        one = self._one_prompt(continuation)
+        requests = self._scores(prompt, continuation, one)
+        self._run(requests, "raise")
+        scores = [self._score(r) for r in requests]
+        return scores[0] if one else scores
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 

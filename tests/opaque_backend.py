@@ -133,8 +133,10 @@ class OpaqueExecutable:
             d.launch(_run_op, self.program, i, step)
         logits = d.make(lambda s, p: s.buffers[p.logits], step, self.program)
         failed = d.make(lambda s: s.failed, step)
-        out = step_output(batch, d.download(logits), d.download(failed))
-        for handle in (*uploads, there, step, logits, failed):
+        hidden = d.make(lambda s, p: s.read(p.hidden).copy(), step, self.program)
+        there_hidden = d.download(hidden) if batch.want_hidden else None
+        out = step_output(batch, d.download(logits), d.download(failed), there_hidden)
+        for handle in (*uploads, there, step, logits, failed, hidden):
             d.free(handle)
         return out
 

@@ -27,7 +27,7 @@ from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
 
-EL_E_UNSUPPORTED, EL_E_MEMORY = 2, 3
+EL_E_UNSUPPORTED, EL_E_MEMORY, EL_OP_LINEAR = 2, 3, 4
 MAX_STEPS = 64
 """Most steps of one `Engine.run`."""
 
@@ -134,9 +134,9 @@ class Engine:
 
     __slots__ = (
         "__weakref__", "_batch", "_c_ends", "_c_picks", "_edits", "_ends", "_err", "_finalizer", "_halt", "_lib",
-        "_limits", "_n_classes", "_n_done", "_n_vocab", "_out", "_page_tables", "_pages", "_pid", "_pointer",
-        "_positions", "_rows", "_run_spec", "_run_tokens", "_seq_start", "_status", "_step", "_strides", "_tokens",
-        "_top_ids", "_top_logits", "info",
+        "_limits", "_n_classes", "_n_done", "_n_hidden", "_n_vocab", "_out", "_page_tables", "_pages", "_pid",
+        "_pointer", "_positions", "_rows", "_run_spec", "_run_tokens", "_seq_start", "_status", "_step", "_strides",
+        "_tokens", "_top_ids", "_top_logits", "info",
     )  # fmt: skip
 
     def __init__(self, model: NativeModel, config: EngineConfig) -> None:
@@ -151,7 +151,7 @@ class Engine:
             self._raise(self._err.code)
         self._pointer = pointer
         self._finalizer = weakref.finalize(self, _free, self._lib, pointer, self._pid, keep)
-        self._n_classes, self._n_vocab = model.n_classes, model.n_vocab
+        self._n_classes, self._n_vocab, self._n_hidden = model.n_classes, model.n_vocab, _n_hidden(model)
         self._limits = config.max_tokens, config.max_seqs, config.max_rows
         self.info = _info(self._lib, pointer)
 
@@ -197,10 +197,11 @@ class Engine:
             status=np.empty(n_seqs, _I32),
             lse=np.empty(n_rows, _F32) if batch.want_lse else None,
             logits=np.empty((n_rows, self._n_vocab), _F32) if batch.want_logits else None,
+            hidden=np.empty((n_rows, self._n_hidden), _F32) if batch.want_hidden else None,
         )
         n_top = self._room_for(n_rows * top_k)
         keep = []
-        for field, array in (("lse", result.lse), ("logits", result.logits)):
+        for field, array in (("lse", result.lse), ("logits", result.logits), ("hidden", result.hidden)):
             if array is not None and n_rows:
                 data = ffi.from_buffer("float[]", array)
                 setattr(out, field, data)
@@ -305,6 +306,7 @@ class Engine:
         if n_top > len(self._top_ids):
             self._top_ids, self._top_logits = ffi.new("int32_t[]", n_top), ffi.new("float[]", n_top)
         out.top_ids, out.top_logits, out.lse, out.logits = self._top_ids, self._top_logits, ffi.NULL, ffi.NULL
+        out.hidden = ffi.NULL
         return n_top
 
     def _copy_pages(self, tables: tuple[I32, ...], n_seqs: int) -> None:
@@ -410,6 +412,13 @@ class _Kept:
 def _free(library: Any, pointer: Any, pid: int, keep: object) -> None:
     if os.getpid() == pid:  # a forked child has no pool threads to join
         library.el_engine_free(pointer)
+
+
+def _n_hidden(model: NativeModel) -> int:
+    """Columns of what the LINEAR multiplies that writes the logits; 0 where none does."""
+    ops = model.ops
+    heads = np.flatnonzero((ops["code"] == EL_OP_LINEAR) & (ops["v"][:, 1, 0] == model.logits))
+    return int(ops["v"][heads[0], 0, 2]) if len(heads) else 0
 
 
 def _text(message: Any) -> str:

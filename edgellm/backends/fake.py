@@ -147,7 +147,7 @@ class FakeExecutable:
                 last = int(batch.positions[batch.seq_start[s + 1] - 1])
                 status[s] = self._backend.failing(self._history(batch, s, last))
         self.n_steps += 1
-        return step_output(batch, logits, status)
+        return step_output(batch, logits, status, self._hidden(batch, chains) if batch.want_hidden else None)
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` of cache class `cls`."""
@@ -187,6 +187,12 @@ class FakeExecutable:
         assert self._full is not None  # noqa: S101 - the constructor saw to it
         tokens: list[int] = self._stores[self._full].read(batch.pages[self._full][s], 0, last + 1)[0].tolist()
         return tokens
+
+    def _hidden(self, batch: Batch, chains: list[list[int]]) -> F32:
+        """Pseudo-random states, a function of the history alone."""
+        flat = [chain for chain_list in chains for chain in chain_list]
+        rows = [chain_logits(flat[row], self._plan.hidden.width) for row in batch.rows.tolist()]
+        return np.stack(rows) if rows else np.empty((0, self._plan.hidden.width), np.float32)
 
     def _logits(self, batch: Batch, s: int, row: int, chain: int) -> F32:
         if self._backend.script is None:

@@ -153,6 +153,14 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a continuation is: `logprob` is the sum over its tokens, natural logarithms."""
+
+    logprob: float
+    tokens: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed answer. The last chunk of a choice has finish_reason and no further text follows it.
 

@@ -52,6 +52,7 @@ class Batch:
     rows:      [R] token rows, ascending, whose logits are wanted.
     top_k:     candidates wanted per output row (0: none, at most MAX_TOP_K).
     want_logits: also return the (adjusted) logits.
+    want_hidden: also return the final hidden states.
     want_lse:  also return log(sum(exp(logits))) per output row.
     adjust:    sparse edits, or None.
     """
@@ -65,6 +66,7 @@ class Batch:
     want_logits: bool = False
     want_lse: bool = False
     adjust: Adjust | None = None
+    want_hidden: bool = False
 
 
 MAX_TOP_K = 1024
@@ -77,6 +79,7 @@ class StepOutput:
 
     top_ids, top_logits: [R, top_k], by logit descending, equal logits by lower id.
     lse:    [R] or None.     logits: [R, V] or None.
+    hidden: [R, D] or None: what the model's last matrix multiplies, after the final norm.
     status: [S] 0 = fine, 1 = a non-finite value appeared: that sequence's rows mean nothing.
     """
 
@@ -85,6 +88,7 @@ class StepOutput:
     status: I32
     lse: F32 | None = None
     logits: F32 | None = None
+    hidden: F32 | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -40,14 +40,14 @@ def token_ids(value: object, name: str) -> list[int]:
     return ids
 
 
-def all_of(wrong: list[RequestError | TypeError], n: int) -> RequestError | TypeError:
-    """One error for all that is wrong with a list of n prompts."""
+def all_of(wrong: list[RequestError | TypeError], n: int, argument: str) -> RequestError | TypeError:
+    """One error for all that is wrong with a list of n prompts, the argument of that name."""
     if len(wrong) == 1:
         return wrong[0]
     shown = [str(e) for e in wrong[:NAMED_PROMPTS]]
     if len(wrong) > NAMED_PROMPTS:
         shown.append(f"and {len(wrong) - NAMED_PROMPTS} more")
-    return RequestError(f"{len(wrong)} of {n} prompts cannot be used: " + "; ".join(shown))
+    return RequestError(f"{len(wrong)} of {n} {argument} cannot be used: " + "; ".join(shown))
 
 
 def as_messages(messages: str | list[Message]) -> list[Message]:

@@ -70,12 +70,15 @@ class Batcher:
             self._starts[n] = t
             tokens, positions, starts = self._tokens[:t], self._positions[:t], self._starts[: n + 1]
             rows, pages = self._rows[:r], tuple([p[:n] for p in self._pages])
-        top_k, want_logits, want_lse, edits = 0, False, False, []
+        top_k, want_logits, want_lse, want_hidden, edits = 0, False, False, False, []
         row = 0
         for piece in pieces:
             seq, _, _, n_rows = piece
             if seq.request.logit_rows is not None:
-                want_logits = want_logits or n_rows > 0
+                if seq.request.pool is None:
+                    want_logits = want_logits or n_rows > 0
+                else:
+                    want_hidden = want_hidden or n_rows > 0
             elif n_rows:
                 sampler = seq.sampler
                 want_logits = want_logits or sampler.needs_logits
@@ -93,4 +96,4 @@ class Batcher:
                     except Exception as e:
                         raise PieceError(piece, e) from e
             row += n_rows
-        return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, want_lse, adjust(edits))
+        return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, want_lse, adjust(edits), want_hidden)

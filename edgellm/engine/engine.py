@@ -428,10 +428,13 @@ class Engine:
         seq, start, count, n_rows = piece
         request = seq.request
         if request.logit_rows is not None:
-            if request.logits is None or out.logits is None:
-                raise EngineError("the backend returned no logits although they were asked for")
             at = start + count - n_rows - request.logit_rows[0]
-            request.logits[at : at + n_rows] = out.logits[row : row + n_rows]
+            if request.pool is not None and out.hidden is not None:
+                request.pool.take(at, out.hidden[row : row + n_rows])
+            elif request.logits is not None and out.logits is not None:
+                request.logits[at : at + n_rows] = out.logits[row : row + n_rows]
+            else:
+                raise EngineError("the backend returned no logits or hidden states although they were asked for")
             if seq.n_cached == len(seq.tokens):
                 self._end(seq, "stop")
             return
@@ -454,7 +457,7 @@ class Engine:
         wanted = seq.request.params.prompt_logprobs or 0
         for i in range(n_rows):
             position = start + count - n_rows + i
-            if position == len(known) and position + 1 < seq.n_prompt:
+            if position + 1 == len(known) + seq.request.scored_from < seq.n_prompt:
                 known.append(scored(seq.tokens[position + 1], out, row + i, wanted))
 
     def _extend(self, seq: Sequence, tokens: list[int], now: float) -> None:

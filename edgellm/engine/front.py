@@ -11,24 +11,28 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edgellm.core.config import SamplingParams, as_integer
 from edgellm.core.errors import ConfigError, ContextOverflow, EngineError, RequestError, TemplateError
 from edgellm.core.record import replace
-from edgellm.core.results import Completion
+from edgellm.core.results import Completion, Score
 from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, all_of, as_messages, is_ids, kv_pair, new_logits, row_range, token_ids
+from edgellm.engine.embedding import Pool, pooling_of
 from edgellm.engine.info import LLMInfo, LLMStats, count, describe
 from edgellm.engine.loader import Loaded, OpenOptions, open_model
-from edgellm.engine.report import Chunks, completion_of
+from edgellm.engine.report import Chunks, completion_of, scored_tokens
 from edgellm.engine.request import Request
 from edgellm.hub import resolve
 from edgellm.tokenizer import Tokenizer
 
 Prompt = str | list[int]
+Texts = Prompt | Sequence[str] | Sequence[list[int]]
 
 MAX_CHOICES = 256
 
@@ -150,12 +154,12 @@ class Front:
             raise TypeError(f"prompts must be text, token ids or a list of them, found {type(prompts).__name__}")
         return False
 
-    def _prompts(self, prompts: Sequence[object]) -> list[list[int]]:
-        """The token ids of a list of prompts, all of them checked."""
+    def _prompts(self, prompts: Sequence[object], argument: str = "prompts") -> list[list[int]]:
+        """The token ids of a list of prompts, all of them checked. argument: what errors call it."""
         checked: list[list[int]] = []
         wrong: list[RequestError | TypeError] = []
         for i, p in enumerate(prompts):
-            name = f"prompts[{i}]"
+            name = f"{argument}[{i}]"
             try:
                 checked.append(self._prompt_ids(p, name))
             except (RequestError, TypeError) as e:
@@ -163,7 +167,7 @@ class Front:
                     e.args = (f"{name}: {e}",)
                 wrong.append(e)
         if wrong:
-            raise all_of(wrong, len(prompts))
+            raise all_of(wrong, len(prompts), argument)
         return checked
 
     def _check_chat(self, response_format: object) -> None:
@@ -185,6 +189,62 @@ class Front:
         request = Request(ids[:stop], greedy, seed=0, logit_rows=(first, stop))
         logits = request.logits = new_logits(stop - first, self._loaded.plan.n_vocab)
         return request, logits
+
+    def _embeddings(self, texts: object, pooling: str | None) -> tuple[list[Pool], Iterator[Request]]:
+        """Where the vectors of texts will be found, and the requests that compute them, made as they are needed."""
+        self._check_alive()
+        if isinstance(texts, str) or (is_ids(texts) and len(texts)):
+            texts = [texts]
+        if not isinstance(texts, list | tuple):
+            raise TypeError(f"texts must be text, token ids or a list of them, found {type(texts).__name__}")
+        kind = pooling_of(self._loaded.file.metadata, self._loaded.plan.arch, pooling)
+        prompts = self._prompts(texts, "texts")
+        pools = [Pool(kind, len(ids)) for ids in prompts]
+        greedy = SamplingParams(temperature=0.0).resolved({})
+        requests = (
+            Request(ids[: pool.rows[1]], greedy, seed=0, logit_rows=pool.rows, pool=pool)
+            for ids, pool in zip(prompts, pools, strict=True)
+        )
+        return pools, requests
+
+    def _vectors(self, pools: list[Pool], normalize: bool) -> F32:
+        """What `embed` returns, float32 [N, D]."""
+        out = np.empty((len(pools), self._loaded.plan.hidden.width), np.float32)
+        for row, pool in zip(out, pools, strict=True):
+            row[:] = pool.vector(normalize)
+        return out
+
+    def _scores(self, prompt: object, continuation: Any, one: bool) -> list[Request]:
+        """The requests that score continuations of a prompt."""
+        self._check_alive()
+        names = ["the continuation"] if one else [f"continuation[{i}]" for i in range(len(continuation))]
+        params = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0).resolved({})
+        requests = []
+        for name, text in zip(names, [continuation] if one else continuation, strict=True):
+            ids, first = self._joined(prompt, text, name)
+            requests.append(Request(ids, params, seed=0, scored_from=first))
+        return requests
+
+    def _joined(self, prompt: object, continuation: object, name: str) -> tuple[list[int], int]:
+        """The token ids of a prompt with its continuation, and where the continuation's begin."""
+        if isinstance(prompt, str) and isinstance(continuation, str):
+            head = self._loaded.tokenizer.encode(prompt)
+            ids = self._prompt_ids(prompt + continuation, name)
+            first = next((i for i, (a, b) in enumerate(zip(head, ids, strict=False)) if a != b), len(head))
+        elif isinstance(prompt, str) or isinstance(continuation, str):
+            raise TypeError(f"the prompt and {name} must both be text or both be token ids")
+        else:
+            head = token_ids(prompt, "the prompt")
+            ids, first = self._prompt_ids(head + token_ids(continuation, name), name), len(head)
+        if first < 1:
+            raise RequestError("the prompt has no tokens: give at least one, such as the beginning-of-text token's id")
+        if first >= len(ids):
+            raise RequestError(f"{name} has no tokens: give at least one")
+        return ids, first
+
+    def _score(self, request: Request) -> Score:
+        tokens = scored_tokens(request, self._loaded.tokenizer)
+        return Score(math.fsum(t.logprob for t in tokens), tokens)
 
     def _chat_prompt(
         self, messages: str | list[Message], tools: list[dict[str, Any]] | None

@@ -49,6 +49,14 @@ class LogprobText:
         return data.decode("utf-8", "replace"), data
 
 
+def scored_tokens(request: Request, tokenizer: Tokenizer) -> list[TokenLogprob]:
+    """The log-probabilities of a prompt's tokens, with their texts."""
+    texts = LogprobText(tokenizer)
+    for token in request.prompt[: request.scored_from]:
+        texts.skip(token)
+    return texts.add(request.prompt_logprobs).content
+
+
 def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> Completion:
     """What a finished request returns."""
     n_prompt = len(request.prompt)
@@ -66,9 +74,7 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
     ] or [Choice(0, "", [], "error")]
     prompt_logprobs = None
     if params.prompt_logprobs is not None:
-        texts = LogprobText(tokenizer)
-        texts.skip(request.prompt[0])
-        prompt_logprobs = [None, *texts.add(request.prompt_logprobs).content]
+        prompt_logprobs = [None, *scored_tokens(request, tokenizer)]
     first = request.first_token or request.finished
     return Completion(
         choices=choices,

@@ -10,6 +10,7 @@ from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
 from edgellm.core.record import dataclass, field
 from edgellm.core.types import F32, Scored
+from edgellm.engine.embedding import Pool
 from edgellm.kvcache.table import Tables
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
@@ -63,8 +64,10 @@ class Request:
 
     logit_rows: None to generate; (first, stop) to write the logits of those prompt positions into `logits` instead,
     float32 [stop - first, V], which the sender allocates.
+    pool: takes the final hidden states of those positions, in place of logits.
+    scored_from: the first prompt token whose log-probability is wanted, where prompt_logprobs are.
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
-    prompt_logprobs: of prompt tokens 1, 2, ... (the first has none), where the parameters ask for them.
+    prompt_logprobs: of prompt tokens scored_from, ... (the first of all has none), where the parameters ask for them.
     wake: called after the news of a step have been put, once for all requests that name the same one.
     notes: what the sender did to the messages behind the prompt; passed on to the Completion.
     """
@@ -76,6 +79,8 @@ class Request:
     stream: bool = False
     priority: int = 0
     logit_rows: tuple[int, int] | None = None
+    pool: Pool | None = None
+    scored_from: int = 1
     eog_ids: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     ends: frozenset[int] = field(init=False)
@@ -133,7 +138,7 @@ class Sequence:
         if request.logit_rows is not None:
             return request.logit_rows[0]
         if self.index == 0 and request.params.prompt_logprobs is not None:
-            done = len(request.prompt_logprobs)
+            done = len(request.prompt_logprobs) + request.scored_from - 1
             if done < self.n_prompt - 1:
                 return done
         return len(self.tokens) - 1

@@ -11,7 +11,7 @@ import typing
 from edgellm.core.record import dataclass
 from edgellm.models import codec
 from edgellm.models.check_plan import check_plan
-from edgellm.models.ops import Op
+from edgellm.models.ops import Linear, Op, View
 from edgellm.models.tables import Buffer, CacheClass, CacheLayer, PlanError, RopeTable, Weight
 
 __all__ = ["Buffer", "CacheClass", "CacheLayer", "Plan", "PlanError", "RopeTable", "Weight"]
@@ -39,6 +39,14 @@ class Plan:
     caches: tuple[CacheClass, ...]
     ops: tuple[Op, ...]
     logits: int
+
+    @property
+    def hidden(self) -> View:
+        """What the last matrix multiplies: the final hidden states, after the norm. PlanError where there is none."""
+        for op in self.ops:
+            if isinstance(op, Linear) and op.y.buf == self.logits:
+                return op.x
+        raise PlanError("the logits of this plan are not made by one matrix: there are no final hidden states")
 
     def long_context(self, n_ctx: int) -> bool:
         """Does a context of n_ctx tokens change the numbers, because LongRoPE's long divisors apply to it?"""

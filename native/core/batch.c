@@ -142,6 +142,10 @@ static int32_t rows_and_edits(const el_engine *e, const el_batch *b, el_error *e
 
 int32_t el_batch_check(el_engine *e, const el_batch *b, const el_output *o, el_error *err) {
     int32_t code = sizes(e, b, err);
+    if (!code && o->hidden && e->plan.hidden.buf < 0) {
+        code = el_fail(err, EL_E_ARGUMENT,
+                       "output: hidden is wanted, but no LINEAR of the plan writes the logits");
+    }
     if (!code) code = pointers(b, o, e->plan.n_classes, err);
     if (code) return code;
     if (b->seq_start[0] != 0 || b->seq_start[b->n_seqs] != b->n_tokens) {

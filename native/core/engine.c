@@ -99,12 +99,22 @@ static int32_t begin_phase(el_engine *e, int32_t thread) {
 /* The next phase that is worth a hand-over: small ones are run here. */
 static int32_t step_next(void *context, int32_t thread) {
     el_engine *e = context;
-    while (++e->phase <= e->plan.n_phases) {
+    while (++e->phase <= e->last_phase) {
         int32_t n = begin_phase(e, thread);
         if (n > 1 && e->n_threads > 1) return n;
         for (int32_t i = 0; i < n; i++) step_chunk(e, thread, i);
     }
     return 0;
+}
+
+/* The rows that the head multiplies. */
+static void copy_hidden(el_engine *e) {
+    const el_view *v = &e->plan.hidden;
+    for (int32_t r = 0; r < e->n_rows[1]; r++) {
+        const float *x = el_row(e, v, r);
+        if (e->kernels.nonfinite(x, v->width)) el_mark_failed(e, 1, r);
+        memcpy(e->output->hidden + (size_t)r * (size_t)v->width, x, (size_t)v->width * sizeof *x);
+    }
 }
 
 int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err) {
@@ -116,11 +126,14 @@ int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, 
     engine->n_rows[0] = batch->n_tokens;
     engine->n_rows[1] = batch->n_rows;
     engine->phase = -1;
+    const int32_t headless = out->hidden && !batch->top_k && !out->lse && !out->logits;
+    engine->last_phase = headless ? engine->plan.n_body - 1 : engine->plan.n_phases;
     atomic_store_explicit(&engine->cut, 0, memory_order_relaxed);
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         atomic_store_explicit(&engine->failed[s], 0, memory_order_relaxed);
     }
     el_pool_run(engine->pool, &(el_job){step_chunk, step_next, engine});
+    if (out->hidden) copy_hidden(engine);
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         out->status[s] = atomic_load_explicit(&engine->failed[s], memory_order_relaxed);
     }

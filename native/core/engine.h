@@ -95,6 +95,7 @@ struct el_engine {
     const el_output *output;
     int32_t n_rows[2];       /* T, R */
     int32_t phase;           /* of the plan; n_phases: selection */
+    int32_t last_phase;      /* of this step */
     int32_t *sequence;       /* [T] */
     int32_t *block_first;    /* [n_shapes][S + 1] blocks of query rows */
     _Atomic int32_t *failed; /* [S] */

@@ -61,6 +61,7 @@ static int32_t split_width(const el_op *op) {
 void el_plan_phases(el_plan *plan) {
     el_phase *phase = NULL;
     plan->n_phases = 0;
+    plan->hidden.buf = -1;
     for (int32_t i = 0; i < plan->n_ops; i++) {
         const el_cop *c = &plan->ops[i];
         int32_t width = split_width(&c->op);
@@ -68,6 +69,10 @@ void el_plan_phases(el_plan *plan) {
             phase = &plan->phases[plan->n_phases++];
             *phase =
                 (el_phase){.kind = kind_of(c->op.code), .first = i, .axis = c->axis, .split_width = width};
+        }
+        if (plan->hidden.buf < 0 && c->op.code == EL_OP_LINEAR && c->op.v[1].buf == plan->logits) {
+            plan->hidden = c->op.v[0];
+            plan->n_body = plan->n_phases - 1;
         }
         phase->n_ops++;
         phase->row_ns += c->row_ns + 30.0f;

@@ -81,6 +81,8 @@ typedef struct el_shape {
 typedef struct el_plan {
     int32_t n_ops, n_buffers, n_mats, n_vectors, n_ropes, n_classes, n_layers, n_slots, n_phases, n_shapes;
     int32_t n_vocab, logits;
+    el_view hidden;      /* what the LINEAR reads that writes the logits; buf -1: none does */
+    int32_t n_body;      /* phases before that LINEAR's */
     int32_t n_token_ids; /* token ids below this can be embedded */
     int32_t k_type, v_type;
     el_cop *ops;

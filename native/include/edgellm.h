@@ -240,11 +240,14 @@ typedef struct el_batch {
 } el_batch;
 
 /* One step's results; NULL = not wanted, but status is required. top_*: [R, top_k] by logit descending, then lower id.
- * lse: [R]. logits: [R, V] after the edits. status: [S], 1 = a non-finite value appeared in that sequence. */
+ * lse: [R]. logits: [R, V] after the edits. status: [S], 1 = a non-finite value appeared in that sequence.
+ * hidden: [R, K] what the LINEAR multiplies that writes the logits, K its columns; where nothing of the logits is wanted
+ * beside it, they are not computed. */
 typedef struct el_output {
     int32_t *top_ids;
     float *top_logits, *lse, *logits;
     int32_t *status;
+    float *hidden;
 } el_output;
 
 /* How one sequence's logits are edited before each choice of a run: what el_batch's adj_* would say, made anew from the

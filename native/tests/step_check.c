@@ -34,6 +34,7 @@ int main(int argc, char **argv) {
         {"environment", check_environment},
         {"pages", check_pages},
         {"status and edits", check_status_and_edits},
+        {"hidden", check_hidden},
         {"messages", check_messages},
         {"malformed plans", check_malformed_plans},
         {"malformed batches", check_malformed_batches},

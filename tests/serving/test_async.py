@@ -16,6 +16,7 @@ from serving.tiny import install, saying
 from edgellm import AsyncLLM, Completion, ContextOverflow, EngineError, RequestError, SamplingParams
 from edgellm.async_llm import Mailbox
 from edgellm.backends.fake import FakeBackend
+from edgellm.core.types import Batch
 
 OpenAsync = Callable[..., AsyncLLM]
 
@@ -287,8 +288,13 @@ def test_closing_ends_what_runs(open_async: OpenAsync) -> None:
 def test_what_the_engine_is_doing(open_async: OpenAsync) -> None:
     async def run() -> None:
         gate = threading.Event()
-        llm = open_async(FakeBackend(lambda past: 65, on_step=lambda batch: assert_(gate.wait(60))), max_seqs=2)
-        tasks = [asyncio.create_task(llm.generate([1] * 40, max_tokens=2, temperature=0)) for _ in range(5)]
+
+        def wait(batch: Batch) -> None:
+            """Once all have arrived and two have a place."""
+            assert llm.stats.requests < 5 or llm.stats.running < 2 or gate.wait(60)
+
+        llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.002, on_step=wait), max_seqs=2)
+        tasks = [asyncio.create_task(llm.generate([1] * 40, max_tokens=80, temperature=0)) for _ in range(5)]
         while llm.stats.running < 2 or llm.stats.requests < 5:
             await asyncio.sleep(0.001)
         stats = llm.stats
@@ -298,10 +304,6 @@ def test_what_the_engine_is_doing(open_async: OpenAsync) -> None:
         await asyncio.gather(*tasks)
         stats = llm.stats
         assert (stats.running, stats.waiting, stats.requests, stats.pages_used) == (0, 0, 0, 0)
-        assert stats.tokens == 5 * 41
+        assert stats.tokens == 5 * 119
 
     asyncio.run(run())
-
-
-def assert_(value: object) -> None:
-    assert value

@@ -79,7 +79,8 @@ class ReferenceExecutable:
         with np.errstate(all="ignore"):  # what is not finite ends in `failed`
             for op in plan.ops:
                 interpret(op, step)
-            return step_output(batch, step.buffers[plan.logits], step.failed)  # type: ignore[arg-type]
+            hidden = step.read(plan.hidden).copy() if batch.want_hidden else None
+            return step_output(batch, step.buffers[plan.logits], step.failed, hidden)  # type: ignore[arg-type]
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""

@@ -7,7 +7,7 @@ import numpy as np
 from edgellm.core.types import F32, I32, Adjust, Batch, StepOutput
 
 
-def step_output(batch: Batch, logits: F32, status: I32) -> StepOutput:
+def step_output(batch: Batch, logits: F32, status: I32, hidden: F32 | None = None) -> StepOutput:
     """What the batch asked for. logits [R, V] are edited in place; rows of failed sequences mean nothing."""
     if batch.adjust is not None:
         adjust(logits, batch.adjust)
@@ -18,6 +18,7 @@ def step_output(batch: Batch, logits: F32, status: I32) -> StepOutput:
         status=status,
         lse=log_sum_exp(logits) if batch.want_lse else None,
         logits=logits if batch.want_logits else None,
+        hidden=hidden,
     )
 
 

@@ -93,7 +93,7 @@ void check_status_and_edits(void) {
         static int32_t ids[3][EL_MAX_TOP_K];
         el_batch b = {sizeof b,  5,    3,      3,       0,    0,    tokens, positions,
                       seq_start, rows, tables, strides, NULL, NULL, NULL,   NULL};
-        el_output o = {NULL, NULL, NULL, plain[0], status};
+        el_output o = {NULL, NULL, NULL, plain[0], status, NULL};
         report(el_step(e, &b, &o, &err) == 0, "status", err.message);
         report(status[0] == 0 && status[1] == 1 && status[2] == 0, "status", "expected 0 1 0");
         b.n_adjust = 5;
@@ -102,7 +102,7 @@ void check_status_and_edits(void) {
         b.adj_token = adj_token;
         b.adj_rep = adj_rep;
         b.adj_add = adj_add;
-        o = (el_output){ids[0], top[0], lse, logits[0], status};
+        o = (el_output){ids[0], top[0], lse, logits[0], status, NULL};
         report(el_step(e, &b, &o, &err) == 0, "edits", err.message);
         float l = plain[0][9];
         l = (l > 0 ? l / 2 : l * 2) + 1;
@@ -115,6 +115,46 @@ void check_status_and_edits(void) {
                "raised to the first places, the lower id first");
         report(lse[2] == top[2][0], "edits", "lse of one dominating logit");
         report(ids[1][0] == -1, "status", "a failed row has no candidates");
+    }
+    el_engine_free(e);
+    free_model(m);
+}
+
+/* The hidden states alone, without the head, and beside everything else; a sequence that fails in them. */
+void check_hidden(void) {
+    static const int32_t types[6] = {EL_Q8_0, EL_Q8_0, EL_Q4_1, EL_Q4_1, EL_Q8_0, EL_F32};
+    model *m = new_model(types);
+    memcpy((char *)(uintptr_t)m->weights[0].data + (size_t)7 * D * sizeof(float),
+           &(float){el_float(0x7f800000u)}, sizeof(float));
+    untie(m);
+    el_error err = {0};
+    el_config c = config(2, NULL);
+    el_engine *e = el_engine_new(&m->m, &c, &err);
+    if (report(e != NULL, "hidden", err.message)) {
+        int32_t tokens[] = {3, 4, 7, 5, 6}, positions[] = {0, 1, 0, 0, 1}, seq_start[] = {0, 2, 3, 5},
+                rows[] = {0, 1, 2, 4}, pages[] = {0, 1, 2}, strides[] = {1, 1}, status[3];
+        const int32_t *tables[] = {pages, pages};
+        static float logits[4][VOCAB], alone[4][D], beside[4][D];
+        el_batch b = {.size = sizeof b,
+                      .n_tokens = 5,
+                      .n_seqs = 3,
+                      .n_rows = 4,
+                      .tokens = tokens,
+                      .positions = positions,
+                      .seq_start = seq_start,
+                      .rows = rows,
+                      .pages = tables,
+                      .page_stride = strides};
+        el_output o = {NULL, NULL, NULL, NULL, status, alone[0]};
+        report(el_step(e, &b, &o, &err) == 0, "hidden", err.message);
+        report(status[0] == 0 && status[1] == 1 && status[2] == 0, "hidden", "expected status 0 1 0");
+        o = (el_output){NULL, NULL, NULL, logits[0], status, beside[0]};
+        report(el_step(e, &b, &o, &err) == 0, "hidden", err.message);
+        for (int32_t r = 0; r < 4; r++) {
+            if (r == 2) continue; /* of the sequence that failed */
+            report(memcmp(alone[r], beside[r], sizeof alone[r]) == 0, "hidden",
+                   "alone and beside logits differ");
+        }
     }
     el_engine_free(e);
     free_model(m);

@@ -132,7 +132,7 @@ static void malformed_runs(el_engine *e) {
                                {1e6, 0, 1, UINT64_MAX, 1, -1, 2, NULL}};
         el_batch b = {sizeof b,  3,    3,      3,       5,    0,    tokens, positions,
                       seq_start, rows, tables, strides, NULL, NULL, NULL,   NULL};
-        el_output o = {ids, top, NULL, NULL, status};
+        el_output o = {ids, top, NULL, NULL, status, NULL};
         el_run_spec run = {sizeof run, STEPS, 2, picks, ends, &halt, chosen, EDITS, row, token, rep, add};
         switch (random_below(17)) {
         case 0: run.size = odd_value(); break;
@@ -191,7 +191,7 @@ void check_malformed_batches(void) {
         const int32_t *tables[] = {pages[0], pages[0]};
         el_batch b = {sizeof b,  5,    3,      3,       TOP_K,   3,         tokens,  positions,
                       seq_start, rows, tables, strides, adj_row, adj_token, adj_rep, adj_add};
-        el_output o = {ids[0], top[0], lse, logits[0], status};
+        el_output o = {ids[0], top[0], lse, logits[0], status, NULL};
         float odd_float = random_below(2) ? el_float(0x7fc00000u) : -1.0f;
         switch (random_below(16)) {
         case 0: b.size = odd_value(); break;

@@ -372,7 +372,7 @@ int32_t run_step(el_engine *e, stream *streams, const int32_t *n, int32_t n_stre
         .pages = tables,
         .page_stride = strides,
     };
-    el_output o = {to->top_ids[done], to->top_logits[done], &to->lse[done], to->logits[done], status};
+    el_output o = {to->top_ids[done], to->top_logits[done], &to->lse[done], to->logits[done], status, NULL};
     int32_t code = el_step(e, &b, &o, err);
     if (code) return code;
     for (int32_t i = 0; i < n_streams; i++) streams[i].done += n[i];

@@ -97,6 +97,7 @@ void check_bits(void);
 void check_environment(void);
 void check_pages(void);
 void check_status_and_edits(void);
+void check_hidden(void);
 void check_messages(void);
 void check_malformed_plans(void);
 void check_malformed_batches(void);

@@ -278,3 +278,17 @@ def test_pool_threads_leave_signals_to_python(engine: Engine) -> None:
         time.sleep(0.01)
     signal.signal(signal.SIGUSR1, old)
     assert seen == [signal.SIGUSR1]
+
+
+def test_hidden_states_are_what_the_head_multiplies(engine: Engine, tiny: Any, make_batch: MakeBatch) -> None:
+    """Alone, when the head is left out, and beside logits: the same bits."""
+    batch = make_batch(([1, 2, 3], 0, [0]), ([4, 5], 0, [1]), want_hidden=True)
+    beside = engine.step(batch)
+    alone = engine.step(replace(batch, want_logits=False, top_k=0))
+    assert beside.hidden is not None
+    assert beside.logits is not None
+    assert alone.hidden is not None
+    assert np.array_equal(alone.hidden, beside.hidden)
+    assert alone.logits is None
+    np.testing.assert_allclose(alone.hidden.astype(np.float64) @ tiny.head.T, beside.logits, rtol=1e-4, atol=1e-5)
+    assert engine.step(make_batch(([1], 0, [0]))).hidden is None
