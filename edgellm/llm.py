@@ -35,6 +35,7 @@ class LLM(Front):
     backend: "auto" | "native" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
+    prefix_cache: prompts that begin as earlier ones did are computed from where they differ. Same bits.
     progress: called with (stage, fraction) while loading.
 
     Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.

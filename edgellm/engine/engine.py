@@ -19,7 +19,8 @@ from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequenc
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
 from edgellm.engine.switching import switch_interval
-from edgellm.kvcache.table import ClassSpec, Ledger
+from edgellm.kvcache.spec import ClassSpec
+from edgellm.kvcache.table import Ledger
 from edgellm.sampling.sampler import Sampler, banned, scored
 from edgellm.sampling.stops import StopMatcher
 
@@ -38,6 +39,7 @@ class EngineSpec:
 
     n_ctx: longest sequence in tokens; a pool of a class that keeps every token holds at least one such sequence.
     budget: limits of a step, as the executable was compiled for.
+    prefix_cache: keep what was computed for requests that begin alike.
     check: verify the page ledger after every step (tests).
     """
 
@@ -47,6 +49,7 @@ class EngineSpec:
     n_pages: tuple[int, ...]
     budget: Budget
     check: bool = False
+    prefix_cache: bool = True
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class Stats:
 
 
 class Load(NamedTuple):
-    """Sequences running and waiting, requests not yet ended, pages used and pages there are."""
+    """Sequences running and waiting, requests not yet ended, pages in use by them and pages there are."""
 
     running: int
     waiting: int
@@ -106,7 +109,7 @@ class Engine:
         self._multi = executable if isinstance(executable, MultiStepRunner) else None
         self._step_seconds = STREAM_SECONDS  # of the last decode step
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
-        self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx))
+        self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx, spec.prefix_cache))
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
@@ -160,13 +163,13 @@ class Engine:
     @property
     def load(self) -> Load:
         """What there is to do now, as far as can be seen without stopping the engine thread."""
-        pools = self._state.ledger.pools
+        ledger = self._state.ledger
         return Load(
             len(self._state.running),
             len(self._state.waiting),
             len(self._requests),
-            sum(p.n_held for p in pools),
-            sum(p.n_pages for p in pools),
+            sum(ledger.n_in_use(c) for c in range(len(ledger.pools))),
+            sum(p.n_pages for p in ledger.pools),
         )
 
     @property
@@ -243,8 +246,6 @@ class Engine:
             if self._keep_on(self._multi, self._course):
                 return
             self._course = None
-            for seq in state.running:
-                seq.tables.forget(seq.n_cached)
         call = None
         if not state.running and not state.waiting:
             self._deliver()
@@ -259,6 +260,9 @@ class Engine:
         if self._closing or (not state.running and not state.waiting):
             return
         pieces = scheduler.schedule(state, self.spec.budget)
+        for copy in state.copies:
+            self._executable.copy_page(*copy)
+        state.copies.clear()
         if pieces:
             self._step(pieces, begin)
         else:

@@ -62,6 +62,7 @@ class Front:
         draft: str | None = None,
         strict: bool = True,
         n_batch: int = 512,
+        prefix_cache: bool = True,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         if draft is not None:
@@ -80,6 +81,7 @@ class Front:
             kv_memory=kv_memory,
             n_batch=n_batch,
             strict=strict,
+            prefix_cache=prefix_cache,
         )
         self._pid = os.getpid()
         self._loaded: Loaded = open_model(str(found.path), options, progress)

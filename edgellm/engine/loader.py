@@ -25,7 +25,7 @@ from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray
-from edgellm.kvcache.table import ClassSpec
+from edgellm.kvcache.spec import ClassSpec
 from edgellm.models.plan import Plan
 from edgellm.models.spec import ModelInfo, load_plan
 from edgellm.tokenizer import Tokenizer
@@ -57,6 +57,7 @@ class OpenOptions:
     kv_memory: int | None = None
     n_batch: int = 512
     strict: bool = True
+    prefix_cache: bool = True
     check: bool = False
 
 
@@ -121,7 +122,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         undo.callback(executable.close)
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
-        spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check)
+        spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check, options.prefix_cache)
 
         def new_decoder() -> Decoder | None:
             try:
@@ -293,5 +294,9 @@ def _kv_budget(plan: Plan, options: OpenOptions, max_seqs: int) -> tuple[int, tu
             )
         log.warning("the context is limited to %d of %d tokens by %.0f MiB of KV memory", fits, wanted, memory / 2**20)
         wanted, per_sequence = fits, pages
-    n_pages = tuple(fixed_pages(c, wanted) if c in fixed else pages for c in range(len(plan.caches)))
-    return wanted, n_pages, sum(n * s for n, s in zip(n_pages, sizes, strict=True))
+    n_pages = [fixed_pages(c, wanted) if c in fixed else pages for c in range(len(plan.caches))]
+    if options.prefix_cache:  # as many again for the cache, where they fit: without windows there is no going on
+        left = memory - sum(n * s for n, s in zip(n_pages, sizes, strict=True))
+        for c in fixed:
+            n_pages[c] += max(0, min(n_pages[c], left // len(fixed) // sizes[c]))
+    return wanted, tuple(n_pages), sum(n * s for n, s in zip(n_pages, sizes, strict=True))

@@ -78,7 +78,7 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
     first = request.first_token or request.finished
     return Completion(
         choices=choices,
-        usage=Usage(n_prompt, sum(len(c.token_ids) for c in choices)),
+        usage=Usage(n_prompt, sum(len(c.token_ids) for c in choices), request.cached_tokens),
         timings=Timings(
             queue=max(0.0, request.started - request.submitted),
             prefill=max(0.0, first - request.started),

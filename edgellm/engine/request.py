@@ -11,6 +11,7 @@ from edgellm.core.errors import EdgeLLMError
 from edgellm.core.record import dataclass, field
 from edgellm.core.types import F32, Scored
 from edgellm.engine.embedding import Pool
+from edgellm.kvcache.prefix import Node
 from edgellm.kvcache.table import Tables
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
@@ -66,6 +67,10 @@ class Request:
     float32 [stop - first, V], which the sender allocates.
     pool: takes the final hidden states of those positions, in place of logits.
     scored_from: the first prompt token whose log-probability is wanted, where prompt_logprobs are.
+    salt: requests of different salts share nothing in the prefix cache: a tenant cannot tell what another has sent.
+    client: whose request it is; clients of one priority are served in turns.
+    priority: a higher one goes first, and loses its pages last.
+    cached_tokens: of the prompt, tokens that were found in the prefix cache (`Usage.cached_tokens`).
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
     prompt_logprobs: of prompt tokens scored_from, ... (the first of all has none), where the parameters ask for them.
     wake: called after the news of a step have been put, once for all requests that name the same one.
@@ -78,6 +83,8 @@ class Request:
     n: int = 1
     stream: bool = False
     priority: int = 0
+    salt: str = ""
+    client: str = ""
     logit_rows: tuple[int, int] | None = None
     pool: Pool | None = None
     scored_from: int = 1
@@ -85,6 +92,7 @@ class Request:
     notes: tuple[str, ...] = ()
     ends: frozenset[int] = field(init=False)
     prompt_logprobs: list[Scored] = field(default_factory=list)
+    cached_tokens: int = 0
     events: Sink = field(default_factory=SimpleQueue[Event])
     wake: Callable[[], None] | None = None
     sequences: list[Sequence] = field(default_factory=list)
@@ -114,6 +122,9 @@ class Sequence:
 
     tokens   |<------ n_prompt ------>|<-- generated -->|
     cached   |<-------- n_cached -------->|             the rest is computed in the next steps
+
+    node, n_settled: the first n_settled pages are in the prefix cache, and end there in `node` (None: none are).
+    n_known: most tokens that were ever in the KV cache; what is found beyond them is news (`Request.cached_tokens`).
     """
 
     request: Request
@@ -127,6 +138,9 @@ class Sequence:
     max_tokens: int
     arrival: int = 0
     n_cached: int = 0
+    node: Node | None = None
+    n_settled: int = 0
+    n_known: int = 0
     text: list[str] = field(default_factory=list)
     logprobs: list[Scored] = field(default_factory=list)
     finish_reason: str | None = None
@@ -142,6 +156,12 @@ class Sequence:
             if done < self.n_prompt - 1:
                 return done
         return len(self.tokens) - 1
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether it may use what the prefix cache has: not where the prompt's own logits are wanted."""
+        request = self.request
+        return request.logit_rows is None and (self.index > 0 or request.params.prompt_logprobs is None)
 
     @property
     def stop_token(self) -> int | None:

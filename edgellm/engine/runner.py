@@ -15,6 +15,10 @@ class Runner(Protocol):
         """Compute one step."""
         ...
 
+    def copy_page(self, cls: int, src: int, dst: int) -> None:
+        """Copy page `src` to `dst` in every layer of cache class `cls`."""
+        ...
+
     def close(self) -> None:
         """Free everything. Idempotent."""
         ...

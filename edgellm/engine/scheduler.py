@@ -1,9 +1,12 @@
 """The scheduler: which tokens of which sequences the next step computes. Pure: no clock, no I/O, no randomness.
 
-    schedule(state, budget) -> pieces      decode first, then prefill chunks, then admission
+    schedule(state, budget) -> pieces      decode first, then prefill chunks, then admission; state.copies come before
     stride(state, pieces, most) -> n       decode steps that need no decision between them
     commit(state, pieces)                  the pieces are in the cache now
     finish(state, seq)                     the sequence has ended or was cancelled: its pages are free
+
+What sequences have computed goes to the prefix cache page by page; before a chunk is prefilled, whatever the cache has
+of it is taken from there. Of several sequences about to compute the same tokens one does, and the others find them.
 
 When pages run out, the youngest sequence of the lowest priority gives its pages back and is computed again later;
 results do not change (docs/numerics.md), only time does.
@@ -15,8 +18,13 @@ from collections import deque
 from typing import NamedTuple
 
 from edgellm.core.record import dataclass, field
+from edgellm.core.types import NO_PAGE, PAGE_TOKENS
 from edgellm.engine.request import Sequence
-from edgellm.kvcache.table import Ledger
+from edgellm.kvcache.prefix import NO_HIT, Hit, Node
+from edgellm.kvcache.table import Copy, Ledger
+
+WORTH_WAITING = 16
+"""Tokens that another sequence is about to compute, for which one waits a step instead of computing them too."""
 
 
 class Budget(NamedTuple):
@@ -38,9 +46,13 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """Sequences waiting for admission and running, in order of arrival, and the page ledger."""
+    """Sequences waiting for admission and running, in order of arrival, and the page ledger.
+
+    copies: pages to be copied, in this order, before anything else is computed; whoever does it empties the list.
+    """
 
     ledger: Ledger
+    copies: list[Copy] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)
     arrivals: int = 0
@@ -55,6 +67,9 @@ def add(state: State, seq: Sequence) -> None:
 
 def schedule(state: State, budget: Budget) -> list[Piece]:
     """Choose the next step's pieces and take their pages. May preempt. Empty when there is nothing to do."""
+    for seq in state.running:
+        if seq.n_cached >= (seq.n_settled + 1) * PAGE_TOKENS or seq.n_generated < 2:
+            settle(state, seq)
     pieces: list[Piece] = []
     tokens, rows = budget.tokens, budget.rows
     for seq in list(state.running):
@@ -67,25 +82,43 @@ def schedule(state: State, budget: Budget) -> list[Piece]:
             tokens -= 1
             rows -= 1
     taken = {id(p.seq) for p in pieces}
+    claims: set[tuple[object, ...]] = set()
     for seq in list(state.running):
         if id(seq) in taken or seq not in state.running:
             continue
         if tokens < 1 or len(pieces) == budget.seqs:
             break
-        piece = _chunk(seq, tokens, rows)
+        hit = _found(state, seq)
+        if hit.n_tokens and _fits(state, seq, hit, len(seq.tokens)):
+            _adopt(state, seq, hit)
+        claim = _claim(state, seq, NO_HIT)
+        if seq.reads_cache and claim in claims:
+            continue
+        piece = _chunk(state, seq, tokens, rows)
         if piece is not None and _make_room(state, seq, piece.start + piece.count, pieces):
+            claims.add(claim)
             pieces.append(piece)
             tokens -= piece.count
             rows -= piece.rows
-    while state.waiting and tokens > 0 and len(state.running) < budget.seqs and len(pieces) < budget.seqs:
-        seq = max(state.waiting, key=lambda s: (s.request.priority, -s.arrival))
-        piece = _chunk(seq, tokens, rows)
-        if piece is None:
+    waiting: list[Sequence] = []
+    if state.waiting and tokens > 0 and len(state.running) < budget.seqs:
+        waiting = sorted(state.waiting, key=lambda s: (-s.request.priority, s.arrival))
+    for seq in waiting:
+        if tokens < 1 or len(state.running) == budget.seqs or len(pieces) == budget.seqs:
             break
-        if state.running and not _fits_whole(state, seq):
+        hit = _found(state, seq)
+        claim = _claim(state, seq, hit)
+        if seq.reads_cache and claim in claims:
+            continue
+        if state.running and not _fits(state, seq, hit, len(seq.tokens)):
             break
-        if not seq.tables.grow(piece.start + piece.count):
+        if hit.n_tokens and _fits(state, seq, hit, hit.n_tokens):
+            _adopt(state, seq, hit)
+        piece = _chunk(state, seq, tokens, rows)
+        if piece is None or not seq.tables.grow(piece.start + piece.count):
+            _put_back(seq)
             break
+        claims.add(claim)
         state.waiting.remove(seq)
         state.running.append(seq)
         pieces.append(piece)
@@ -108,20 +141,63 @@ def stride(state: State, pieces: list[Piece], most: int) -> int:
 
 
 def commit(state: State, pieces: list[Piece]) -> None:
-    """Record that the pieces' tokens are in the cache; window pages nobody can see any more become free."""
+    """Record that the pieces' tokens are in the cache."""
     for seq, start, count, _ in pieces:
         if seq.finish_reason is None:
             seq.n_cached = start + count
-            seq.tables.forget(seq.n_cached)
+
+
+def settle(state: State, seq: Sequence, whole: bool = False) -> None:
+    """Hand the pages that a sequence has filled to the prefix cache; let go of window pages it cannot see any more.
+
+    Behind the prompt, or whole=True (the sequence leaves), what the last page holds so far is handed over too.
+    """
+    cache = state.ledger.cache
+    n = min(seq.n_cached, len(seq.tokens))  # a run of several steps may have computed more than the answer has
+    seq.n_known = max(seq.n_known, n)
+    if cache.enabled and seq.request.logit_rows is None:
+        node, tables, salt = seq.node, seq.tables.arrays, seq.request.salt
+        at = seq.n_settled
+        if node is not None and node.parent is None:  # evicted meanwhile, as only nodes without pages of its own are
+            node, at = None, 0
+        while (at + 1) * PAGE_TOKENS <= n:
+            node = cache.add(salt, node, tuple(seq.tokens[at * PAGE_TOKENS : (at + 1) * PAGE_TOKENS]), tables, at)
+            at += 1
+        seq.node, seq.n_settled = node, at
+        last = node if at * PAGE_TOKENS == n else None
+        if at * PAGE_TOKENS < n and (whole or n == seq.n_prompt):
+            last = cache.add(salt, node, tuple(seq.tokens[at * PAGE_TOKENS : n]), tables, at)
+        if cache.has_state and last is not None and n == seq.n_cached:
+            _keep_state(state, seq, last, n, whole)
+    seq.tables.forget(seq.n_cached)
+
+
+def _keep_state(state: State, seq: Sequence, node: Node, n: int, whole: bool) -> None:
+    """Keep the recurrent state after `node`, the sequence's last tokens: its own slot where it leaves, else a copy."""
+    ledger = state.ledger
+    for c, spec in enumerate(ledger.classes):
+        if spec.kind != "state" or node.pages[c] != NO_PAGE:
+            continue
+        slot = int(seq.tables.arrays[c][0])
+        if whole:
+            ledger.cache.keep(node, c, slot)
+        elif n <= seq.n_prompt and ledger.n_available(c):
+            copy = ledger.take(c)
+            if node.parent is not None:  # that may have evicted its last child, and with it the node
+                state.copies.append((c, slot, copy))
+                ledger.cache.keep(node, c, copy)
+            ledger.drop(c, copy)
 
 
 def finish(state: State, seq: Sequence) -> None:
-    """Forget a sequence in whatever state it is, and free its pages. Idempotent."""
+    """Forget a sequence in whatever state it is; its pages are the prefix cache's, or free. Idempotent."""
     if seq in state.running:
         state.running.remove(seq)
+        if seq.finish_reason != "error":
+            settle(state, seq, whole=True)
     elif seq in state.waiting:
         state.waiting.remove(seq)
-    seq.tables.release()
+    _put_back(seq)
 
 
 def check(state: State) -> None:
@@ -132,25 +208,77 @@ def check(state: State) -> None:
     state.ledger.check([s.tables for s in sequences])
 
 
-def _chunk(seq: Sequence, tokens: int, rows: int) -> Piece | None:
+def _chunk(state: State, seq: Sequence, tokens: int, rows: int) -> Piece | None:
     """The next piece of a prefilling sequence within the token and row budgets."""
     # Rows are wanted from some position on up to the last token: stop where the step's output rows are used up.
     first = max(seq.n_cached, seq.first_row)
     end = min(seq.n_cached + min(seq.n_pending, tokens), first + rows)
+    if state.ledger.cache.has_state and state.ledger.cache.enabled:
+        # A state can be kept between steps only: let them end where pages do.
+        whole = min(end, len(seq.tokens) - 1) // PAGE_TOKENS * PAGE_TOKENS
+        end = whole if whole > seq.n_cached else end
     count = end - seq.n_cached
     return Piece(seq, seq.n_cached, count, max(0, end - first)) if count > 0 else None
 
 
-def _fits_whole(state: State, seq: Sequence) -> bool:
-    """Whether the pools could hold all of the sequence's present tokens (a window class: its window)."""
-    for spec, pool, need in zip(
-        state.ledger.classes, state.ledger.pools, seq.tables.missing(len(seq.tokens)), strict=True
+def _found(state: State, seq: Sequence) -> Hit:
+    """What the prefix cache has of a sequence's next tokens. The last one is always computed: its logits are wanted."""
+    start, cache = seq.n_cached, state.ledger.cache
+    if not cache.enabled or start % PAGE_TOKENS or seq.n_pending == 1 or not seq.reads_cache:
+        return NO_HIT
+    if start and (seq.node is None or seq.n_settled * PAGE_TOKENS != start or not seq.tables.missing(start + 1)[0]):
+        return NO_HIT
+    return cache.match(seq.request.salt, seq.node, seq.tokens, start, len(seq.tokens) - 1, seq.tables.resident())
+
+
+def _adopt(state: State, seq: Sequence, hit: Hit) -> None:
+    """Move a sequence forward over what was found."""
+    state.copies += seq.tables.adopt(hit, seq.n_cached)
+    seq.n_cached += hit.n_tokens
+    if hit.path:
+        seq.node = hit.path[-1]
+        seq.n_settled += len(hit.path)
+    if seq.index == 0 and not seq.n_generated:
+        seq.request.cached_tokens += max(0, seq.n_cached - max(seq.n_known, seq.n_cached - hit.n_tokens))
+    seq.n_known = max(seq.n_known, seq.n_cached)
+
+
+def _claim(state: State, seq: Sequence, hit: Hit) -> tuple[object, ...]:
+    """What a sequence is about to prefill, in the terms of the prefix cache: equal for those that compute the same."""
+    start = seq.n_cached + hit.n_tokens
+    wanted = seq.tokens[start : min(start + PAGE_TOKENS, len(seq.tokens) - 1)]
+    node = hit.path[-1] if hit.path else seq.node
+    if (
+        not state.ledger.cache.enabled
+        or seq.request.logit_rows is not None
+        or len(wanted) < WORTH_WAITING
+        or start % PAGE_TOKENS
+        or (start and node is None)
     ):
+        return (id(seq),)
+    return (seq.request.salt, id(node), *wanted)
+
+
+def _fits(state: State, seq: Sequence, hit: Hit, n_tokens: int) -> bool:
+    """Whether the pools could hold that many of the sequence's tokens (a window class: its window) after the hit."""
+    ledger = state.ledger
+    for c, (spec, need) in enumerate(zip(ledger.classes, seq.tables.missing(n_tokens), strict=True)):
+        available = ledger.n_available(c)
+        if spec.kind != "state":
+            need -= len(hit.path)
+            available -= sum(ledger.cache.is_idle(c, node.pages[c]) for node in hit.path)
         if spec.kind == "window":
             need = min(need, 1)
-        if need > pool.n_free:
+        if need > available:
             return False
     return True
+
+
+def _put_back(seq: Sequence) -> None:
+    """A sequence without pages: all of it is still to be computed."""
+    seq.tables.release()
+    seq.n_cached = seq.n_settled = 0
+    seq.node = None
 
 
 def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece]) -> bool:
@@ -160,8 +288,8 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece]) 
         victims = [s for s in state.running if id(s) not in busy]
         victim = min(victims, key=lambda s: (s.request.priority, -s.arrival))
         state.running.remove(victim)
-        victim.tables.release()
-        victim.n_cached = 0
+        settle(state, victim, whole=True)
+        _put_back(victim)
         state.waiting.appendleft(victim)
         if victim is seq:
             return False

@@ -65,7 +65,9 @@ def answers(open_llm: OpenLLM) -> Callable[..., list[list[int]]]:
         for t in threads:
             t.join(60)
         assert not any(t.is_alive() for t in threads)
-        assert all(pool.n_held == 0 for pool in llm._loaded.engine._state.ledger.pools)
+        assert not any(
+            llm._loaded.engine._state.ledger.n_in_use(c) for c in range(len(llm._loaded.engine._state.ledger.pools))
+        )
         return results
 
     return run

@@ -81,6 +81,9 @@ class Instant:
         self.at.append(time.thread_time())
         return self._out[batch.top_k]
 
+    def copy_page(self, cls: int, src: int, dst: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -20,7 +20,7 @@ from edgellm.engine import scheduler
 from edgellm.engine.engine import Engine, EngineSpec
 from edgellm.engine.request import Delta, Done, Event, Request
 from edgellm.engine.scheduler import Budget
-from edgellm.kvcache.table import ClassSpec
+from edgellm.kvcache.spec import ClassSpec
 
 SPEC = EngineSpec(256, 100, (ClassSpec("full"),), (64,), Budget(64, 8, 8), check=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=5).resolved({})
@@ -42,6 +42,9 @@ class Told:
         whole = np.zeros((len(last), 100), np.float32) if batch.want_logits else None
         out = StepOutput(ids, logits, status, logits=whole)
         return (self.on_run and self.on_run(self.n, batch, out)) or out
+
+    def copy_page(self, cls: int, src: int, dst: int) -> None:
+        pass  # it has no pages
 
     def close(self) -> None:
         self.closed += 1

@@ -9,7 +9,8 @@ from edgellm.core.config import SamplingParams
 from edgellm.engine import scheduler
 from edgellm.engine.request import Request, Sequence
 from edgellm.engine.scheduler import Budget, State
-from edgellm.kvcache.table import ClassSpec, Ledger
+from edgellm.kvcache.spec import ClassSpec
+from edgellm.kvcache.table import Ledger
 from edgellm.sampling.sampler import Sampler
 from edgellm.sampling.stops import StopMatcher
 
@@ -20,11 +21,14 @@ def new_state(pages: int = 64, window_pages: int = 64) -> State:
     return State(Ledger((ClassSpec("full"), ClassSpec("window", 48)), (pages, window_pages), 1024))
 
 
-def new_seq(state: State, n: int, priority: int = 0, logit_rows: tuple[int, int] | None = None) -> Sequence:
-    request = Request(list(range(n)), PARAMS, 0, priority=priority, logit_rows=logit_rows)
-    seq = Sequence(
-        request, 0, list(range(n)), n, state.ledger.new_table(), Sampler(PARAMS, 0, 0, 100), None, StopMatcher(()), 99
-    )
+def new_seq(
+    state: State, n: int, priority: int = 0, logit_rows: tuple[int, int] | None = None, salt: str = "", text: int = -1
+) -> Sequence:
+    """A sequence of n tokens; those of the same `text` begin alike (-1: like no other)."""
+    first = text if text >= 0 else 1000 * (state.arrivals + 1)
+    request = Request(list(range(first, first + n)), PARAMS, 0, priority=priority, logit_rows=logit_rows, salt=salt)
+    tokens, tables = list(request.prompt), state.ledger.new_table()
+    seq = Sequence(request, 0, tokens, n, tables, Sampler(PARAMS, 0, 0, 100), None, StopMatcher(()), 99)
     request.sequences.append(seq)
     scheduler.add(state, seq)
     return seq
@@ -32,6 +36,7 @@ def new_seq(state: State, n: int, priority: int = 0, logit_rows: tuple[int, int]
 
 def run_step(state: State, budget: Budget) -> list[scheduler.Piece]:
     pieces = scheduler.schedule(state, budget)
+    state.copies.clear()
     assert sum(p.count for p in pieces) <= budget.tokens
     assert sum(p.rows for p in pieces) <= budget.rows
     assert len(pieces) <= budget.seqs
@@ -100,7 +105,8 @@ def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
         if action == "add":
             n = data.draw(st.integers(1, 150))
             rows = (data.draw(st.integers(0, n - 1)), n) if data.draw(st.booleans()) else None
-            live.append(new_seq(state, n, data.draw(st.integers(0, 2)), rows))
+            text = data.draw(st.sampled_from([-1, 0, 0, 50]))
+            live.append(new_seq(state, n, data.draw(st.integers(0, 2)), rows, data.draw(st.sampled_from("ab")), text))
         elif action == "cancel" and live:
             seq = live.pop(data.draw(st.integers(0, len(live) - 1)))
             seq.finish_reason = "cancelled"
@@ -119,4 +125,4 @@ def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
         assert run_step(state, budget), "nothing scheduled although sequences are live"
     assert not live
     scheduler.check(state)
-    assert all(pool.n_held == 0 for pool in state.ledger.pools)
+    assert not any(state.ledger.n_in_use(c) for c in range(len(state.ledger.pools)))

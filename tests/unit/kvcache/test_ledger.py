@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from edgellm.core.errors import CapacityError
 from edgellm.core.types import NO_PAGE
 from edgellm.kvcache.pages import PagePool
-from edgellm.kvcache.table import ClassSpec, Ledger, Tables
+from edgellm.kvcache.spec import ClassSpec
+from edgellm.kvcache.table import Ledger, Tables
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "share", "drop"]), st.integers(0, 7)), max_size=60))
