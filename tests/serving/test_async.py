@@ -171,7 +171,7 @@ def test_leaving_a_stream_stops_the_work_within_a_step(open_async: OpenAsync, ho
         await asyncio.sleep(0)  # a stream that was left without closing is closed by the loop
         at = steps(llm)
         assert await quiet(llm) <= at + 2
-        assert all(pool.n_held == 0 for pool in llm._loaded.engine._state.ledger.pools)
+        assert llm._loaded.engine.load.pages_used == 0
 
     asyncio.run(run())
 
@@ -294,7 +294,7 @@ def test_what_the_engine_is_doing(open_async: OpenAsync) -> None:
             assert llm.stats.requests < 5 or llm.stats.running < 2 or gate.wait(60)
 
         llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.002, on_step=wait), max_seqs=2)
-        tasks = [asyncio.create_task(llm.generate([1] * 40, max_tokens=80, temperature=0)) for _ in range(5)]
+        tasks = [asyncio.create_task(llm.generate([i] * 40, max_tokens=80, temperature=0)) for i in range(5)]
         while llm.stats.running < 2 or llm.stats.requests < 5:
             await asyncio.sleep(0.001)
         stats = llm.stats
