@@ -113,7 +113,7 @@ def _command(name: str) -> str:
     for group in parser._action_groups:
         rows = []
         for action in group._group_actions:
-            if isinstance(action, argparse._HelpAction):
+            if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
                 continue
             value = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.metavar
             takes = f" {value}" if action.nargs != 0 and value else ""

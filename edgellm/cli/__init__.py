@@ -29,6 +29,7 @@ COMMANDS = {
     "chat": Command("chat", "talk to a model in the terminal", "[MODEL] [options]"),
     "run": Command("run", "answer one prompt (on a terminal without a prompt: chat)", "[MODEL] [PROMPT ...] [options]"),
     "bench": Command("bench", "measure prompt and generation speed", "[MODEL] [options]"),
+    "serve": Command("serve", "serve models over HTTP: OpenAI's API, and a page to chat on", "[MODEL] [options]"),
     "inspect": Command("inspect", "show what a model file holds (also: show)", "[MODEL] [options]"),
     "doctor": Command("doctor", "show what edgellm found on this machine and chose", "[options]"),
     "pull": Command("pull", "download a model of the catalogue or from Hugging Face", "[MODEL ...]"),
@@ -179,7 +180,7 @@ def _run(args: list[str]) -> int:
     _prepare_streams()
     log.show(env.LOG.get() or "warning")
     parsed = command_parser(name).parse_intermixed_args(args[1:])
-    if name not in ("chat", "run", "bench"):  # they enable it when the model is open
+    if name not in ("chat", "run", "bench", "serve"):  # they enable it when the model is open
         gc.enable()
     return int(parsed.run(parsed))
 

@@ -67,6 +67,8 @@ def _words(name: str) -> Words:
     options: list[Option] = []
     arguments: str | tuple[str, ...] = tuple(SHELLS) if target == "completion" else NOTHING
     for action in command_parser(target)._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
         value: str | tuple[str, ...] = _kind(action)
         if action.option_strings:
             options.append(Option(tuple(action.option_strings), action.help or "", action.nargs != 0, value))

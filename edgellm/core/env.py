@@ -201,6 +201,13 @@ LOG: Variable[str | None] = Variable(
     _choice(*LOG_LEVELS),
     _none,
 )
+API_KEY: Variable[str | None] = Variable(
+    "EDGELLM_API_KEY",
+    "Keys of `edgellm serve`, separated by commas, where --api-key is not given; default: none.",
+    _text,
+    _none,
+    secret=True,
+)
 HF_HOME: Variable[Path] = Variable(
     "HF_HOME",
     "Folder of the Hugging Face libraries, searched for models; default: ~/.cache/huggingface.",
@@ -292,6 +299,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     STATE,
     TEST_MODELS,
     LOG,
+    API_KEY,
     HF_HOME,
     HF_HUB_CACHE,
     HF_TOKEN,

@@ -1,0 +1,81 @@
+"""The routes of the server, as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.datastructures import State
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edgellm.server import openai_chat, openai_completions, status
+from edgellm.server.context import Context
+from edgellm.server.gate import Gate
+from edgellm.server.metrics import Metrics
+from edgellm.server.models import Entry, Models, Open
+from edgellm.server.settings import Settings
+
+_POST: dict[str, Callable[..., Any]] = {
+    "/v1/chat/completions": openai_chat.chat_completions,
+    "/chat/completions": openai_chat.chat_completions,
+    "/v1/completions": openai_completions.completions,
+    "/completions": openai_completions.completions,
+}
+_GET: dict[str, Callable[..., Any]] = {
+    "/v1/models": status.list_models,
+    "/models": status.list_models,
+    "/v1/models/{name:path}": status.one_model,
+    "/models/{name:path}": status.one_model,
+    "/health": status.health,
+    "/v1/health": status.health,
+    "/ping": status.health,
+    "/version": status.version,
+    "/metrics": status.metrics,
+    "/props": status.props,
+    "/slots": status.slots,
+}
+
+
+def routes() -> list[BaseRoute]:
+    """Every route."""
+    found: list[BaseRoute] = [Route(path, endpoint, methods=["POST"]) for path, endpoint in _POST.items()]
+    found += [Route(path, endpoint, methods=["GET"]) for path, endpoint in _GET.items()]
+    return found
+
+
+class Application:
+    """The routes over their context; requests reach it through a Gate."""
+
+    def __init__(self, context: Context) -> None:
+        self.state = State({"context": context})
+        self._router = Router(routes(), redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        scope["app"] = self
+        await self._router(scope, receive, send)
+
+
+def build(
+    settings: Settings,
+    entries: list[Entry],
+    open_model: Open,
+    *,
+    n_parallel: int = 8,
+    most_loaded: int = 1,
+    wait: bool = False,
+) -> tuple[ASGIApp, Context]:
+    """The application for these models, and its context; the caller loads the models and closes them."""
+    metrics = Metrics(settings.metrics_prefix, lambda: context.models.stats())
+    models = Models(
+        entries,
+        open_model,
+        metrics,
+        n_parallel=n_parallel,
+        max_queue=settings.max_queue,
+        most_loaded=most_loaded,
+        wait=wait,
+    )
+    context = Context(settings, models, metrics)
+    return Gate(Application(context), settings, metrics), context

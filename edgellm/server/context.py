@@ -1,0 +1,104 @@
+"""What every route reaches: the settings, the models, the books; and how it reads a body and sends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from edgellm.server import fields
+from edgellm.server.errors import ApiError
+from edgellm.server.fields import Body
+from edgellm.server.metrics import Metrics
+from edgellm.server.models import Models
+from edgellm.server.served import Served
+from edgellm.server.settings import Settings
+from edgellm.server.stream import (
+    PING,
+    ClientGone,
+    Events,
+    GrowingReply,
+    JSONReply,
+    error_event,
+    failure,
+    unless_gone,
+)
+
+T = TypeVar("T")
+ServerReply = Response | GrowingReply
+
+
+class Context:
+    """One server's state. Routes get it with `Context.of(request)`."""
+
+    def __init__(self, settings: Settings, models: Models, metrics: Metrics) -> None:
+        self.settings, self.models, self.metrics = settings, models, metrics
+        self.open_replies: set[GrowingReply] = set()
+        self.draining = False
+
+    @staticmethod
+    def of(request: Request) -> Context:
+        """The context of the application that a request came to."""
+        context: Context = request.app.state.context
+        return context
+
+    async def body(self, request: Request) -> Body:
+        """The JSON object that was sent. Raises ApiError: 413 when it is too long, 400 when it is none."""
+        return fields.parse(await self.read(request))
+
+    async def read(self, request: Request) -> bytes:
+        """The bytes that were sent. Raises ApiError (413) when they are too many."""
+        limit = self.settings.max_body
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > limit:
+            raise _too_long(limit)
+        parts, size = [], 0
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_long(limit)
+                parts.append(part)
+        except ClientDisconnect:
+            raise ClientGone from None
+        return b"".join(parts)
+
+    async def model(self, body: Body) -> Served:
+        """The model that a body names, loaded. Raises ApiError: 503 while it is loaded, 404 for no such model."""
+        if self.draining:
+            raise ApiError("unavailable_error", "the server is shutting down", retry=5)
+        return await self.models.get(body.text("model"))
+
+    async def wait(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, unless the client goes first: then it is cancelled, and ClientGone raised."""
+        return await unless_gone(request.receive, work)
+
+    def json(self, content: Any, status: int = 200) -> Response:
+        """A JSON answer."""
+        return JSONReply(content, status)
+
+    def events(
+        self,
+        events: Events,
+        *,
+        ping: bytes = PING,
+        media_type: str = "text/event-stream",
+        on_error: Callable[[ApiError], bytes] = error_event,
+        on_failure: Callable[[ApiError], Response] = failure,
+    ) -> GrowingReply:
+        """An answer that grows."""
+        return GrowingReply(
+            events,
+            open_replies=self.open_replies,
+            media_type=media_type,
+            ping=ping,
+            ping_seconds=self.settings.ping_seconds if ping else 0.0,
+            on_error=on_error,
+            on_failure=on_failure,
+        )
+
+
+def _too_long(limit: int) -> ApiError:
+    return ApiError("invalid_request_error", f"the body is longer than {limit} bytes", status=413)

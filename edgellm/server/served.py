@@ -1,0 +1,221 @@
+"""A model as the server uses it: prompts of every kind to token ids, and answers with the books kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any
+
+from edgellm.async_llm import AsyncLLM
+from edgellm.core.config import SamplingParams
+from edgellm.core.errors import TemplateError, TokenizerError
+from edgellm.core.record import dataclass, field
+from edgellm.core.results import Chunk, Completion
+from edgellm.server.errors import ApiError, invalid
+from edgellm.server.metrics import Metrics
+
+QUICK_CHARS = 2048
+"""Texts up to this length are tokenised in the event loop: a thread would cost more than it spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as a chat template takes them.
+
+    prefill: the beginning of the answer, which the model continues. new_turn: whether an answer is asked for at all.
+    variables: further variables of the template.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    prefill: str | None = None
+    new_turn: bool = True
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ServedLLM(AsyncLLM):
+    """AsyncLLM with what only a server needs: prefilled answers, pieces of tokens, facts for /props."""
+
+    def conversation_ids(self, talk: Conversation) -> tuple[list[int], tuple[str, ...]]:
+        """The token ids of a conversation and the notes on it. Raises RequestError, TemplateError, ContextOverflow."""
+        segments, notes = self._segments(talk)
+        ids = self._loaded.tokenizer.encode_segments(segments)
+        return self._prompt_ids(ids), notes
+
+    def conversation_text(self, talk: Conversation) -> str:
+        """The text that `conversation_ids` tokenises."""
+        return "".join(text for text, _ in self._segments(talk)[0])
+
+    def _segments(self, talk: Conversation) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
+        if self._base:
+            raise TemplateError(
+                f"{self._name} is a base model: it continues text and was not trained to answer. Use /v1/completions "
+                f"with the beginning of a text, or serve an instruct model"
+            )
+        rendered = self._loaded.template.apply(
+            talk.messages, add_generation_prompt=talk.new_turn, tools=talk.tools, **talk.variables
+        )
+        self._refuse_endless(rendered.text + (talk.prefill or ""))
+        segments = tuple(rendered.segments)
+        return (*segments, (talk.prefill, False)) if talk.prefill else segments, rendered.notes
+
+    def text_ids(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of a text. Raises ContextOverflow for one that cannot fit whatever its tokens are."""
+        self._refuse_endless(text)
+        return self._loaded.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def checked_ids(self, ids: Sequence[int], name: str = "") -> list[int]:
+        """Token ids as a prompt; RequestError where there are none, or one is outside the vocabulary."""
+        return self._prompt_ids(list(ids), name)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens spelt out. RequestError for ids outside the vocabulary."""
+        n = self._loaded.plan.n_vocab
+        for i in ids:
+            if not 0 <= i < n:
+                raise invalid(f"token id {i} is outside the vocabulary (0 .. {n - 1})", "tokens")
+        return self._loaded.tokenizer.decode(list(ids), special=True)
+
+    def piece(self, token: int) -> tuple[str, bytes]:
+        """A token's text as the vocabulary has it, and its bytes (none for a control token)."""
+        try:
+            data = self._loaded.tokenizer.token_bytes(token)
+            if not data:
+                return self._loaded.tokenizer.token_text(token), b""
+        except TokenizerError:
+            return "", b""
+        return data.decode("utf-8", "replace"), data
+
+    def special_id(self, name: str) -> int | None:
+        """The id of a special token by its metadata name, such as "fim_pre"; None where the file has none."""
+        value = self._loaded.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return value if isinstance(value, int) and 0 <= value < self._loaded.plan.n_vocab else None
+
+    @property
+    def template_source(self) -> str:
+        """The chat template, "" where there is none."""
+        return self._loaded.template.source or ""
+
+    @property
+    def bos_eos(self) -> tuple[str, str]:
+        """What templates know as bos_token and eos_token."""
+        return self._loaded.template.bos_text, self._loaded.template.eos_text
+
+    @property
+    def sampling_defaults(self) -> dict[str, float | int]:
+        """The file's own sampling parameters."""
+        return self._loaded.sampling_defaults
+
+    @property
+    def vocabulary_kind(self) -> str:
+        """`tokenizer.ggml.model` of the file."""
+        return str(self._loaded.file.metadata.get("tokenizer.ggml.model", ""))
+
+
+class Served:
+    """An open model under the name that clients know it by.
+
+    n_parallel: sequences computed side by side. max_queue: requests that may wait beyond those.
+    """
+
+    def __init__(self, name: str, llm: ServedLLM, metrics: Metrics, *, n_parallel: int, max_queue: int) -> None:
+        self.name, self.llm, self.metrics = name, llm, metrics
+        self.n_parallel, self.max_queue = n_parallel, max_queue
+        self.created = int(time.time())
+        self.fingerprint = llm.info.fingerprint
+        self.n_ctx = llm.info.n_ctx
+        self.active = 0
+        self.last_used = time.monotonic()
+
+    async def conversation(self, talk: Conversation) -> tuple[list[int], tuple[str, ...]]:
+        """The prompt of a conversation, and the notes on it."""
+        return await asyncio.to_thread(self.llm.conversation_ids, talk)
+
+    async def text(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of a text."""
+        if len(text) <= QUICK_CHARS:
+            return self.llm.text_ids(text, add_special=add_special, parse_special=parse_special)
+        return await asyncio.to_thread(self.llm.text_ids, text, add_special=add_special, parse_special=parse_special)
+
+    def tokenize(self, text: str) -> list[int]:
+        """A piece of text, without BOS, as token ids."""
+        return self.llm.text_ids(text, add_special=False, parse_special=True)
+
+    async def complete(self, prompts: list[list[int]], params: SamplingParams, n: int = 1) -> list[Completion]:
+        """Answers to prompts, in order."""
+        with self._place():
+            completions = await self.llm.generate(prompts, params, n=n, on_error="raise")
+        for completion in completions:
+            self.metrics.observe(completion)
+        return completions
+
+    async def stream(
+        self, prompts: list[list[int]], params: SamplingParams, n: int = 1
+    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """(which prompt, chunk) of all answers as they grow. Leaving the loop stops the work."""
+        with self._place():
+            if len(prompts) == 1:
+                source = self.llm.generate(prompts[0], params, n=n, stream=True, on_error="raise")
+                async with contextlib.aclosing(source):
+                    async for chunk in source:
+                        if chunk.completion is not None:
+                            self.metrics.observe(chunk.completion)
+                        yield 0, chunk
+                return
+            async with contextlib.aclosing(self._merged(prompts, params, n)) as merged:
+                async for item in merged:
+                    yield item
+
+    async def _merged(
+        self, prompts: list[list[int]], params: SamplingParams, n: int
+    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+        queue: asyncio.Queue[tuple[int, Chunk | BaseException | None]] = asyncio.Queue()
+
+        async def feed(which: int, prompt: list[int]) -> None:
+            try:
+                source = self.llm.generate(prompt, params, n=n, stream=True, on_error="raise")
+                async with contextlib.aclosing(source):
+                    async for chunk in source:
+                        queue.put_nowait((which, chunk))
+            except Exception as e:
+                queue.put_nowait((which, e))
+            else:
+                queue.put_nowait((which, None))
+
+        tasks = [asyncio.ensure_future(feed(i, p)) for i, p in enumerate(prompts)]
+        try:
+            left = len(tasks)
+            while left:
+                which, item = await queue.get()
+                if item is None:
+                    left -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    if item.completion is not None:
+                        self.metrics.observe(item.completion)
+                    yield which, item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the requests; ApiError (503) where too many wait already."""
+        if self.active >= self.n_parallel + self.max_queue:
+            raise ApiError(
+                "unavailable_error",
+                f"{self.active} requests are being answered or wait already (at most {self.n_parallel} + "
+                f"{self.max_queue}): try again later",
+                retry=2,
+            )
+        self.active += 1
+        self.last_used = time.monotonic()
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self.last_used = time.monotonic()

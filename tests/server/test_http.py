@@ -1,0 +1,209 @@
+"""What holds for every route: bodies, errors, keys, origins, hosts, paths. Named by conformance lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from server.conftest import Running, Start
+from server.test_chat_completions import HI, error_of
+from serving.tiny import saying
+
+from edgellm.backends.fake import FakeBackend
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "text/plain"])
+def test_g_01_content_types(shared: Running, kind: str) -> None:
+    answer = shared.http.post(CHAT, content=json.dumps(HI), headers={"content-type": kind})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"[]", b'"x"', b"null", b"{'messages': 1}", b'{"messages": [}', b"\xff\xfe", b'{"seed": NaN}',
+        b'{"a": "\\ud800"}', b'{"seed": ' + b"9" * 5000 + b"}", b"[" * 100000, b'{"a":' * 100000,
+    ],
+)  # fmt: skip
+def test_g_01_02_malformed_bodies(shared: Running, raw: bytes) -> None:
+    error = error_of(shared.http.post(CHAT, content=raw), 400)
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == 400
+    assert error["param"] is None
+
+
+def test_g_04_unknown_paths_and_methods(shared: Running) -> None:
+    assert error_of(shared.http.get("/v1/nothing"), 404)["type"] == "not_found_error"
+    wrong = shared.http.get(CHAT)
+    error_of(wrong, 405)
+    assert "POST" in wrong.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/v1//models", "/v1/models/", "/models", "//v1/models"])
+def test_careless_addresses(shared: Running, path: str) -> None:
+    assert shared.http.get(shared.url + path).json()["object"] == "list"
+
+
+def test_routes_without_v1(shared: Running) -> None:
+    assert shared.post("/chat/completions", HI).status_code == 200
+    assert shared.post("/completions", {"prompt": "a"}).json()["object"] == "text_completion"
+    assert shared.post("/v1/completions/", {"prompt": "a"}).status_code == 200
+
+
+def test_413_too_long(start: Start) -> None:
+    s = start(max_body=1000)
+    assert s.post(CHAT, HI).status_code == 200
+    error_of(s.post(CHAT, {**HI, "user": "x" * 1000}), 413)
+
+    def parts() -> object:
+        for _ in range(100):
+            yield b" " * 100
+
+    error_of(s.http.post(CHAT, content=parts()), 413)  # type: ignore[arg-type]
+    assert s.post(CHAT, HI).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer"}, 401),
+        ({"authorization": "Bearer first"}, 200),
+        ({"authorization": "bearer second"}, 200),
+        ({"authorization": "first"}, 200),
+        ({"x-api-key": "second"}, 200),
+        ({"x-api-key": "secon"}, 401),
+    ],
+)
+def test_g_07_08_keys(keyed: Running, headers: dict[str, str], status: int) -> None:
+    answer = keyed.http.post(CHAT, json=HI, headers=headers)
+    assert answer.status_code == status
+    if status == 401:
+        error = error_of(answer, 401)
+        assert (error["code"], error["message"], error["type"]) == (401, "Invalid API Key", "authentication_error")
+
+
+def test_g_07_what_needs_no_key(keyed: Running) -> None:
+    for path in ("/health", "/v1/health"):
+        assert keyed.http.get(path).status_code == 200
+    for path in ("/v1/models", "/metrics", "/props", "/slots", "/v1/nothing"):
+        assert keyed.http.get(path).status_code == 401
+
+
+@pytest.fixture
+def keyed(start: Start) -> Running:
+    """A server with two keys."""
+    return start(FakeBackend(saying("ok")), api_keys=("first", "second"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1:5173", 200),
+        ("http://app.localhost", 200),
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("null", 403),
+        ("chrome-extension://abc", 403),
+        ("http://[", 403),
+    ],
+)
+def test_g_09_pages_of_this_machine_may_call(shared: Running, origin: str, status: int) -> None:
+    answer = shared.http.post(CHAT, json=HI, headers={"origin": origin})
+    assert answer.status_code == status
+    assert answer.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+    assert "access-control-allow-credentials" not in answer.headers
+    before = shared.http.options(CHAT, headers={"origin": origin, "access-control-request-method": "POST"})
+    assert before.status_code == (204 if status == 200 else 403)
+    if status == 200:
+        assert "POST" in before.headers["access-control-allow-methods"]
+        assert "authorization" in before.headers["access-control-allow-headers"]
+
+
+def test_g_09_origins_by_option(start: Start) -> None:
+    s = start(cors_origins=("chrome-extension://abc",), cors_credentials=True)
+    answer = s.http.get("/health", headers={"origin": "chrome-extension://abc"})
+    assert answer.headers["access-control-allow-credentials"] == "true"
+    assert s.http.get("/health", headers={"origin": "chrome-extension://abd"}).status_code == 403
+    s = start(cors_origins=("*",), cors_credentials=True)
+    answer = s.http.get("/health", headers={"origin": "https://anyone.example"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_g_09_the_servers_own_page_may_call(shared: Running) -> None:
+    assert shared.http.get("/health", headers={"origin": shared.url}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("192.168.1.7:8080", 200),
+        ("host.docker.internal:8080", 200), ("rebound.example", 403), ("rebound.example:8080", 403),
+    ],
+)  # fmt: skip
+def test_hosts(shared: Running, host: str, status: int) -> None:
+    assert shared.http.get("/health", headers={"host": host}).status_code == status
+
+
+def test_hosts_by_option(start: Start) -> None:
+    s = start(allowed_hosts=("my.example",))
+    assert s.http.get("/health", headers={"host": "my.example:80"}).status_code == 200
+    assert s.http.get("/health", headers={"host": "other.example"}).status_code == 403
+
+
+def test_g_16_request_ids(shared: Running) -> None:
+    assert shared.http.get("/health", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+    drawn = {shared.http.get("/health").headers["x-request-id"] for _ in range(3)}
+    assert len(drawn) == 3
+
+
+def test_mod_01_02(shared: Running) -> None:
+    listed = shared.http.get("/v1/models").json()
+    assert listed["object"] == "list"
+    card = listed["data"][0]
+    assert (card["id"], card["object"]) == ("tiny", "model")
+    assert isinstance(card["created"], int)
+    assert isinstance(card["owned_by"], str)
+    assert {"vocab_type", "n_vocab", "n_ctx_train", "n_params", "size"} <= card["meta"].keys()
+    assert card["max_model_len"] == card["meta"]["n_ctx"] == 256
+    assert shared.http.get("/v1/models/tiny").json() == card
+    error_of(shared.http.get("/v1/models/other"), 404)
+
+
+def test_g_15_the_only_model_answers_to_any_name(shared: Running) -> None:
+    assert shared.post(CHAT, {**HI, "model": "gpt-4o"}).json()["model"] == "tiny"
+    error_of(shared.post(CHAT, {**HI, "model": 4}), 400)
+
+
+def test_version_and_health(shared: Running) -> None:
+    from edgellm import __version__
+
+    assert shared.http.get("/version").json() == {"version": __version__}
+    for path in ("/health", "/v1/health", "/ping"):
+        assert shared.http.get(path).json() == {"status": "ok"}  # HLT-01
+
+
+def test_root_path(start: Start) -> None:
+    s = start(root_path="/llm")
+    assert s.http.get("/llm/v1/models").status_code == 200
+
+
+def test_a_fault_of_ours_is_a_500_without_details(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgellm.server import conversation
+
+    s = start()
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(conversation, "read", broken)
+    answer = s.post(CHAT, HI)
+    assert error_of(answer, 500)["type"] == "server_error"
+    assert "secret" not in answer.text
+    assert answer.headers["x-should-retry"] == "false"
