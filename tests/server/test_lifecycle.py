@@ -84,6 +84,8 @@ def test_g_14_a_client_that_goes_stops_a_stream(start: Start) -> None:
         assert "role" in next(lines)
         held.reached.wait(60)
         before = stats(s).steps
+    while s.context.models.entries[0].served.active:  # type: ignore[union-attr]
+        pass
     held.go.set()
     settle(s)
     assert stats(s).steps <= before + 2
