@@ -195,7 +195,10 @@ static inline float el_gelu_tanh(float x) {
     return x / (1.0f + el_exp(u * -1.5957691216057308f));
 }
 static inline float el_gelu_erf(float x) { return (0.5f * x) * (1.0f + el_erf(x * 0.70710678f)); }
-static inline float el_relu(float x) { return x > 0.0f ? x : 0.0f; }
+
+/* x > 0 ? x : 0, asked of the bits: for a comparison of floats clang takes AArch64's maximum instruction, which makes a
+ * signalling nan quiet instead of 0. */
+static inline float el_relu(float x) { return el_bits(x) - 1u < 0x7f800000u ? x : 0.0f; }
 
 /* The gate of SWIGLU_OAI: (g / (1 + exp(-1.702 g))) * (up + 1) with g at most 7 and up within [-7, 7]. */
 static inline float el_swiglu_oai(float g, float up) {
