@@ -15,6 +15,7 @@ from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
+from edgellm.engine.pace import Pace
 from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequence
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
@@ -40,6 +41,7 @@ class EngineSpec:
     n_ctx: longest sequence in tokens; a pool of a class that keeps every token holds at least one such sequence.
     budget: limits of a step, as the executable was compiled for.
     prefix_cache: keep what was computed for requests that begin alike.
+    max_requests: further ones are refused while so many have not ended.
     check: verify the page ledger after every step (tests).
     """
 
@@ -50,6 +52,7 @@ class EngineSpec:
     budget: Budget
     check: bool = False
     prefix_cache: bool = True
+    max_requests: int = 4096
 
 
 @dataclass(slots=True)
@@ -108,6 +111,7 @@ class Engine:
         self._executable = executable
         self._multi = executable if isinstance(executable, MultiStepRunner) else None
         self._step_seconds = STREAM_SECONDS  # of the last decode step
+        self._budget, self._pace = spec.budget, Pace()
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx, spec.prefix_cache))
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
@@ -126,9 +130,17 @@ class Engine:
     # -- called from any thread ----------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queue a request; its events arrive on request.events. Raises EngineError when the engine has ended."""
+        """Queue a request; its events arrive on request.events.
+
+        Raises EngineError when the engine has ended, CapacityError when too many requests are waiting already.
+        """
         if self._closing:
             raise self._refusal("the engine is closed")
+        waiting = self._inbox.qsize() + len(self._requests)
+        if waiting >= self.spec.max_requests:
+            raise CapacityError(
+                f"{waiting} requests have not ended, and the queue takes {self.spec.max_requests}: send it again later"
+            )
         request.submitted = time.perf_counter()
         self._send(lambda: self._admit(request))
         if not self.alive:  # the thread may have drained its inbox for the last time already
@@ -259,14 +271,15 @@ class Engine:
             self._drain()
         if self._closing or (not state.running and not state.waiting):
             return
-        pieces = scheduler.schedule(state, self.spec.budget)
+        state.now = begin
+        pieces = scheduler.schedule(state, self._budget._replace(prefill=self._pace.prefill(self._budget.tokens)))
         for copy in state.copies:
             self._executable.copy_page(*copy)
         state.copies.clear()
         if pieces:
             self._step(pieces, begin)
         else:
-            victim = (state.running or list(state.waiting))[0]
+            victim = (state.running or list(state.waiting.in_turn(begin)))[0]
             error = CapacityError("the KV cache has no room for this request: open the model with a larger kv_memory")
             self._end_request(victim.request, "error", error)
 
@@ -287,6 +300,11 @@ class Engine:
         elif limit < 1 and request.logit_rows is None and request.params.prompt_logprobs is None:
             self._end_request(request, "length", None)
         else:
+            self._state.now = time.perf_counter()
+            reason = scheduler.never_fits(self._state, request.sequences[0])
+            if reason is not None:
+                self._end_request(request, "error", CapacityError(reason))
+                return
             for seq in request.sequences:
                 scheduler.add(self._state, seq)
 
@@ -327,6 +345,8 @@ class Engine:
         before = time.perf_counter()
         out = self._executable.run(batch)
         after = time.perf_counter()
+        n_decode = sum(p.start + 1 == len(p.seq.tokens) for p in pieces)
+        self._pace.note(n_decode, len(batch.tokens) - n_decode, after - before)
         self._take_step(pieces, out, after)
         if self.spec.check:
             scheduler.check(self._state)
@@ -345,6 +365,7 @@ class Engine:
         after = time.perf_counter()
         n_steps = len(run.tokens[0])
         self._step_seconds = (after - before) / n_steps
+        self._pace.note(len(seqs), 0, self._step_seconds)
         for seq in seqs:
             seq.n_cached += n_steps
         for seq, tokens, status in zip(seqs, run.tokens, run.status, strict=True):

@@ -69,7 +69,7 @@ class Request:
     scored_from: the first prompt token whose log-probability is wanted, where prompt_logprobs are.
     salt: requests of different salts share nothing in the prefix cache: a tenant cannot tell what another has sent.
     client: whose request it is; clients of one priority are served in turns.
-    priority: a higher one goes first, and loses its pages last.
+    priority: a higher one is admitted first, and loses its pages last; waiting raises it (`queue.py`).
     cached_tokens: of the prompt, tokens that were found in the prefix cache (`Usage.cached_tokens`).
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
     prompt_logprobs: of prompt tokens scored_from, ... (the first of all has none), where the parameters ask for them.
@@ -137,6 +137,7 @@ class Sequence:
     stops: StopMatcher
     max_tokens: int
     arrival: int = 0
+    queued: float = 0.0
     n_cached: int = 0
     node: Node | None = None
     n_settled: int = 0

@@ -14,11 +14,11 @@ results do not change (docs/numerics.md), only time does.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
 
 from edgellm.core.record import dataclass, field
 from edgellm.core.types import NO_PAGE, PAGE_TOKENS
+from edgellm.engine.queue import Queue
 from edgellm.engine.request import Sequence
 from edgellm.kvcache.prefix import NO_HIT, Hit, Node
 from edgellm.kvcache.table import Copy, Ledger
@@ -28,11 +28,12 @@ WORTH_WAITING = 16
 
 
 class Budget(NamedTuple):
-    """Most tokens, sequences and output rows of one step."""
+    """Most tokens, sequences and output rows of one step; tokens of prompts where other sequences decode (0: any)."""
 
     tokens: int
     seqs: int
     rows: int
+    prefill: int = 0
 
 
 class Piece(NamedTuple):
@@ -48,73 +49,111 @@ class Piece(NamedTuple):
 class State:
     """Sequences waiting for admission and running, in order of arrival, and the page ledger.
 
+    now: the time, in seconds of any clock, as told by whoever schedules.
+    blocked: the sequence that was next and found too few pages, and how many there were in each class.
     copies: pages to be copied, in this order, before anything else is computed; whoever does it empties the list.
     """
 
     ledger: Ledger
     copies: list[Copy] = field(default_factory=list)
-    waiting: deque[Sequence] = field(default_factory=deque)
+    waiting: Queue = field(default_factory=Queue)
     running: list[Sequence] = field(default_factory=list)
     arrivals: int = 0
+    now: float = 0.0
+    blocked: tuple[Sequence, list[int]] | None = None
 
 
 def add(state: State, seq: Sequence) -> None:
     """Queue a new sequence."""
     state.arrivals += 1
-    seq.arrival = state.arrivals
-    state.waiting.append(seq)
+    seq.arrival, seq.queued = state.arrivals, state.now
+    state.waiting.enter(seq)
+    state.waiting.add(seq)
+
+
+def never_fits(state: State, seq: Sequence) -> str | None:
+    """Why a sequence could not be computed even alone: what it needs and what there is; None where it could."""
+    n_tokens = seq.n_prompt + (1 if seq.request.logit_rows is None else 0)
+    for spec, pool, need in zip(state.ledger.classes, state.ledger.pools, seq.tables.missing(n_tokens), strict=True):
+        if spec.kind != "window" and need > pool.n_pages:
+            return (
+                f"the request ({n_tokens} tokens) needs {need} pages of {PAGE_TOKENS} tokens of the KV cache, "
+                f"which has {pool.n_pages} in all: open the model with a larger kv_memory"
+            )
+    return None
 
 
 def schedule(state: State, budget: Budget) -> list[Piece]:
     """Choose the next step's pieces and take their pages. May preempt. Empty when there is nothing to do."""
     for seq in state.running:
-        if seq.n_cached >= (seq.n_settled + 1) * PAGE_TOKENS or seq.n_generated < 2:
+        if seq.n_cached >= (seq.n_settled + 1) * PAGE_TOKENS or len(seq.tokens) < seq.n_prompt + 2:
             settle(state, seq)
     pieces: list[Piece] = []
-    tokens, rows = budget.tokens, budget.rows
+    gone: set[Sequence] = set()
+    longer: list[Sequence] = []
+    most = min(budget[:3])
     for seq in list(state.running):
-        if seq.n_pending != 1:
-            continue
-        if tokens < 1 or rows < 1 or len(pieces) == budget.seqs:
-            break
-        if seq in state.running and _make_room(state, seq, len(seq.tokens), pieces):
-            pieces.append(Piece(seq, seq.n_cached, 1, 1))
-            tokens -= 1
-            rows -= 1
-    taken = {id(p.seq) for p in pieces}
+        n, n_cached = len(seq.tokens), seq.n_cached
+        if n - n_cached != 1:
+            longer.append(seq)
+        elif (
+            len(pieces) < most and seq not in gone and (n <= seq.tables.room or _make_room(state, seq, n, pieces, gone))
+        ):
+            pieces.append(Piece(seq, n_cached, 1, 1))
+    tokens = budget.tokens - len(pieces)
+    if pieces and budget.prefill:
+        tokens = min(tokens, budget.prefill)
+    left = Budget(tokens, budget.seqs, budget.rows - len(pieces))
     claims: set[tuple[object, ...]] = set()
-    for seq in list(state.running):
-        if id(seq) in taken or seq not in state.running:
-            continue
-        if tokens < 1 or len(pieces) == budget.seqs:
+    for seq in longer:
+        if left.tokens < 1 or len(pieces) == budget.seqs:
             break
-        hit = _found(state, seq)
-        if hit.n_tokens and _fits(state, seq, hit, len(seq.tokens)):
-            _adopt(state, seq, hit)
-        claim = _claim(state, seq, NO_HIT)
-        if seq.reads_cache and claim in claims:
-            continue
-        piece = _chunk(state, seq, tokens, rows)
-        if piece is not None and _make_room(state, seq, piece.start + piece.count, pieces):
-            claims.add(claim)
-            pieces.append(piece)
-            tokens -= piece.count
-            rows -= piece.rows
-    waiting: list[Sequence] = []
-    if state.waiting and tokens > 0 and len(state.running) < budget.seqs:
-        waiting = sorted(state.waiting, key=lambda s: (-s.request.priority, s.arrival))
-    for seq in waiting:
-        if tokens < 1 or len(state.running) == budget.seqs or len(pieces) == budget.seqs:
+        if seq not in gone:
+            left = _prefill(state, seq, left, pieces, gone, claims)
+    if state.waiting and left.tokens > 0 and len(state.running) < budget.seqs:
+        _admit(state, left, pieces, claims)
+    state.waiting.serve(pieces)
+    return pieces
+
+
+def _prefill(
+    state: State, seq: Sequence, left: Budget, pieces: list[Piece], gone: set[Sequence], claims: set[tuple[object, ...]]
+) -> Budget:
+    """Add a piece of a sequence that prefills, unless another one is about to compute the same. What is left then."""
+    hit = _found(state, seq)
+    if hit.n_tokens and _fits(state, seq, hit, len(seq.tokens)):
+        _adopt(state, seq, hit)
+    claim = _claim(state, seq, NO_HIT)
+    if seq.reads_cache and claim in claims:
+        return left
+    piece = _chunk(state, seq, left.tokens, left.rows)
+    if piece is None or not _make_room(state, seq, piece.start + piece.count, pieces, gone):
+        return left
+    claims.add(claim)
+    pieces.append(piece)
+    return left._replace(tokens=left.tokens - piece.count, rows=left.rows - piece.rows)
+
+
+def _admit(state: State, left: Budget, pieces: list[Piece], claims: set[tuple[object, ...]]) -> None:
+    """Start sequences that wait, in turn, up to the first that does not fit."""
+    blocked, state.blocked = state.blocked, None
+    for seq in state.waiting.in_turn(state.now):
+        if left.tokens < 1 or len(state.running) == left.seqs or len(pieces) == left.seqs:
+            break
+        available = [state.ledger.n_available(c) for c in range(len(state.ledger.pools))]
+        if blocked is not None and blocked[0] is seq and state.running and not _more(available, blocked[1]):
+            state.blocked = blocked
             break
         hit = _found(state, seq)
         claim = _claim(state, seq, hit)
         if seq.reads_cache and claim in claims:
             continue
         if state.running and not _fits(state, seq, hit, len(seq.tokens)):
+            state.blocked = (seq, available)
             break
         if hit.n_tokens and _fits(state, seq, hit, hit.n_tokens):
             _adopt(state, seq, hit)
-        piece = _chunk(state, seq, tokens, rows)
+        piece = _chunk(state, seq, left.tokens, left.rows)
         if piece is None or not seq.tables.grow(piece.start + piece.count):
             _put_back(seq)
             break
@@ -122,9 +161,11 @@ def schedule(state: State, budget: Budget) -> list[Piece]:
         state.waiting.remove(seq)
         state.running.append(seq)
         pieces.append(piece)
-        tokens -= piece.count
-        rows -= piece.rows
-    return pieces
+        left = left._replace(tokens=left.tokens - piece.count, rows=left.rows - piece.rows)
+
+
+def _more(now: list[int], then: list[int]) -> bool:
+    return any(a > b for a, b in zip(now, then, strict=True))
 
 
 def stride(state: State, pieces: list[Piece], most: int) -> int:
@@ -191,12 +232,16 @@ def _keep_state(state: State, seq: Sequence, node: Node, n: int, whole: bool) ->
 
 def finish(state: State, seq: Sequence) -> None:
     """Forget a sequence in whatever state it is; its pages are the prefix cache's, or free. Idempotent."""
-    if seq in state.running:
+    if seq in state.waiting:
+        state.waiting.remove(seq)
+        state.waiting.leave(seq)
+    elif seq in state.running:
         state.running.remove(seq)
+        state.waiting.leave(seq)
         if seq.finish_reason != "error":
             settle(state, seq, whole=True)
-    elif seq in state.waiting:
-        state.waiting.remove(seq)
+    if state.blocked is not None and state.blocked[0] is seq:
+        state.blocked = None
     _put_back(seq)
 
 
@@ -224,7 +269,7 @@ def _chunk(state: State, seq: Sequence, tokens: int, rows: int) -> Piece | None:
 def _found(state: State, seq: Sequence) -> Hit:
     """What the prefix cache has of a sequence's next tokens. The last one is always computed: its logits are wanted."""
     start, cache = seq.n_cached, state.ledger.cache
-    if not cache.enabled or start % PAGE_TOKENS or seq.n_pending == 1 or not seq.reads_cache:
+    if not cache.enabled or start % PAGE_TOKENS or seq.n_pending <= 1 or not seq.reads_cache:
         return NO_HIT
     if start and (seq.node is None or seq.n_settled * PAGE_TOKENS != start or not seq.tables.missing(start + 1)[0]):
         return NO_HIT
@@ -281,16 +326,20 @@ def _put_back(seq: Sequence) -> None:
     seq.node = None
 
 
-def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece]) -> bool:
-    """Take the sequence's pages, preempting others that have no piece in this step; False if it must wait itself."""
+def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], gone: set[Sequence]) -> bool:
+    """Take the sequence's pages, preempting others that have no piece in this step; False if it must wait itself.
+
+    gone: receives those that were preempted.
+    """
     while not seq.tables.grow(n_tokens):
         busy = {id(p.seq) for p in pieces}
         victims = [s for s in state.running if id(s) not in busy]
         victim = min(victims, key=lambda s: (s.request.priority, -s.arrival))
         state.running.remove(victim)
+        gone.add(victim)
         settle(state, victim, whole=True)
         _put_back(victim)
-        state.waiting.appendleft(victim)
+        state.waiting.add(victim, first=True)
         if victim is seq:
             return False
     return True

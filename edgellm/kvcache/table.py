@@ -79,15 +79,19 @@ class Ledger:
 
 
 class Tables:
-    """One sequence's block tables: arrays[c] is int32 [widths[c]]. Entries grow right; a window forgets on the left."""
+    """One sequence's block tables: arrays[c] is int32 [widths[c]]. Entries grow right; a window forgets on the left.
 
-    __slots__ = ("_first", "_n", "arrays", "ledger")
+    room: positions that have a place.
+    """
+
+    __slots__ = ("_first", "_n", "arrays", "ledger", "room")
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.arrays: list[I32] = [np.full(w, NO_PAGE, np.int32) for w in ledger.widths]
         self._n = [0] * len(ledger.widths)
         self._first = [0] * len(ledger.widths)
+        self.room = 0
 
     def missing(self, n_tokens: int) -> list[int]:
         """Pages still needed per class so that positions 0 .. n_tokens-1 have a place."""
@@ -103,9 +107,9 @@ class Tables:
 
     def grow(self, n_tokens: int) -> bool:
         """Take the missing pages of every class, or none at all; False when a pool is short."""
-        missing = self.missing(n_tokens)
-        if not any(missing):
+        if n_tokens <= self.room:
             return True
+        missing = self.missing(n_tokens)
         ledger = self.ledger
         if any(n > ledger.n_available(cls) for cls, n in enumerate(missing)):
             return False
@@ -113,6 +117,7 @@ class Tables:
             for _ in range(n):
                 self.arrays[cls][self._n[cls]] = ledger.take(cls)
                 self._n[cls] += 1
+        self.room = -(-n_tokens // PAGE_TOKENS) * PAGE_TOKENS
         return True
 
     def adopt(self, hit: Hit, start: int) -> list[Copy]:
@@ -147,6 +152,7 @@ class Tables:
                 self.arrays[c][self._n[c]] = page
                 self._n[c] += 1
                 copies.append((c, sources[c], page))
+        self.room = -(-end // PAGE_TOKENS) * PAGE_TOKENS
         return [copy for copy in copies if copy[1] != copy[2]]
 
     def forget(self, next_position: int) -> None:
@@ -163,6 +169,7 @@ class Tables:
                 self.ledger.drop(cls, page)
             self.arrays[cls][: self._n[cls]] = NO_PAGE
             self._n[cls] = self._first[cls] = 0
+        self.room = 0
 
     def _drop_before(self, cls: int, first: int) -> None:
         for j in range(self._first[cls], first):

@@ -1,0 +1,39 @@
+"""How many tokens of prompts go beside sequences that decode."""
+
+from __future__ import annotations
+
+from edgellm.engine.pace import FIRST, LEAST, LONGEST, Pace
+
+
+def test_before_anything_was_measured() -> None:
+    assert Pace().prefill(512) == FIRST
+    assert Pace().prefill(4) == 4
+
+
+def test_a_step_with_prompts_is_so_many_times_one_without() -> None:
+    """A machine that needs 5 ms for a decode step and 0.1 ms for a token of a prompt."""
+    pace = Pace()
+    pace.note(0, 512, 512 * 0.05e-3)  # many at once are cheaper
+    for _ in range(20):
+        pace.note(3, 0, 5e-3)
+    for _ in range(60):
+        n = pace.prefill(512)
+        pace.note(3, n, 5e-3 + n * 0.1e-3)
+    assert 1.9 < (5e-3 + n * 0.1e-3) / 5e-3 <= LONGEST
+    assert pace.prefill(20) == 20
+
+
+def test_prompts_go_on_where_each_token_costs_a_step() -> None:
+    pace = Pace()
+    pace.note(1, 0, 5e-3)
+    for _ in range(5):
+        pace.note(1, 10, 100e-3)
+    assert pace.prefill(512) == LEAST
+
+
+def test_it_follows_the_machine() -> None:
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    before = pace.prefill(512)
+    for _ in range(30):
+        pace.note(1, 0, 10e-3)
+    assert 1.9 * before < pace.prefill(512) < 2.1 * before
