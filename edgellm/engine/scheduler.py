@@ -73,7 +73,7 @@ def add(state: State, seq: Sequence) -> None:
 
 def never_fits(state: State, seq: Sequence) -> str | None:
     """Why a sequence could not be computed even alone: what it needs and what there is; None where it could."""
-    n_tokens = seq.n_prompt + (1 if seq.request.logit_rows is None else 0)
+    n_tokens = seq.n_prompt + (1 if seq.max_tokens > 1 else 0)
     for spec, pool, need in zip(state.ledger.classes, state.ledger.pools, seq.tables.missing(n_tokens), strict=True):
         if spec.kind != "window" and need > pool.n_pages:
             return (
