@@ -183,8 +183,8 @@ static void seg_scores(const el_attn_segment *a, const seg_rows *g, float *copy)
 
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
-/* s[lo..hi-1] from scores to weights; 0 elsewhere in the groups of 16 that it touches. */
-static void seg_weights(float *s, int32_t lo, int32_t hi, float scale, float softcap, float *m, float *l) {
+/* s[lo..hi-1] from sums to scores, -inf elsewhere in the groups of 16 that it touches; returns the largest. */
+static float seg_largest(float *s, int32_t lo, int32_t hi, float scale, float softcap) {
     const int32_t first = lo / 16 * 16, last = (hi - 1) / 16 * 16;
     const vf16 factor = vf_set1(scale), cap = vf_set1(softcap), unseen = vf_set1(-INFINITY);
     vf16 top = unseen;
@@ -195,16 +195,32 @@ static void seg_weights(float *s, int32_t lo, int32_t hi, float scale, float sof
         vf_store(s + p, x);
         top = vf_max(x, top);
     }
-    const float largest = first_largest(s + lo, hi - lo, vf_largest(top));
+    return first_largest(s + lo, hi - lo, vf_largest(top));
+}
+
+/* s[lo..hi-1] from scores to weights, 0 elsewhere in the groups of 16; returns their sum. */
+static float seg_exp(float *s, int32_t lo, int32_t hi, float largest) {
     const vf16 shift = vf_set1(largest);
     vf16 sum = vf_zero();
-    for (int32_t p = first; p <= last; p += 16) {
+    for (int32_t p = lo / 16 * 16; p < hi; p += 16) {
         vf16 w = vf_exp(vf_sub(vf_load(s + p), shift));
         vf_store(s + p, w);
         sum = vf_add(sum, w);
     }
-    *m = largest;
-    *l = vf_fold16(sum);
+    return vf_fold16(sum);
+}
+
+/* The maximum of a row takes long to arrive: some rows' are looked for before any is used. */
+static void seg_weights(const el_attn_segment *a, const seg_rows *g) {
+    enum { ROWS = 8 };
+    for (int32_t first = 0; first < g->n; first += ROWS) {
+        const int32_t end = least(first + ROWS, g->n);
+        for (int32_t i = first; i < end; i++) {
+            a->m[g->row[i]] = seg_largest(g->s + (size_t)i * SEG, g->lo[i], g->hi[i], a->scale, a->softcap);
+        }
+        for (int32_t i = first; i < end; i++)
+            a->l[g->row[i]] = seg_exp(g->s + (size_t)i * SEG, g->lo[i], g->hi[i], a->m[g->row[i]]);
+    }
 }
 
 /* ---- values -------------------------------------------------------------------------------------------- */
@@ -327,10 +343,7 @@ static void attn_segment(const el_attn_segment *a) {
     } else {
         seg_scores(a, &g, copy);
     }
-    for (int32_t i = 0; i < g.n; i++) {
-        seg_weights(g.s + (size_t)i * SEG, g.lo[i], g.hi[i], a->scale, a->softcap, &a->m[g.row[i]],
-                    &a->l[g.row[i]]);
-    }
+    seg_weights(a, &g);
     if (a->v_type == EL_KV_Q8_0) {
         seg_values_q8(a, &g);
     } else {

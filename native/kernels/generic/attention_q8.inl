@@ -35,7 +35,10 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
                 memcpy(&pair, x + (size_t)r * row_size + 2 * half, sizeof pair);
                 const vi factor = vi_set1(pair);
                 EL_UNROLL
-                for (int32_t c = 0; c < Q8_COLUMNS; c++) sums[r][c] = vi_dot(sums[r][c], y[half][c], factor);
+                for (int32_t c = 0; c < Q8_COLUMNS; c++) {
+                    sums[r][c] = vi_dot(sums[r][c], y[half][c], factor);
+                    VI_PIN(sums[r][c]);
+                }
             }
         }
     }
@@ -61,8 +64,7 @@ static float q8_query(const float *x, int32_t n, int16_t *q) {
         return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
     const vf16 factor = vf_set1(32767.0f / amax);
-    vf_store_quads(q, vf_mul(low, factor));
-    vf_store_quads(q + 16, vf_mul(high, factor));
+    vf_store_quads(q, vf_mul(low, factor), vf_mul(high, factor));
     return amax / 32767.0f;
 }
 
@@ -83,12 +85,6 @@ static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
 EL_INLINE void q8_scores_of(const int32_t rows, const q8_queries *x, int32_t first, const char *page,
                             int32_t slot, const char *ahead, float *out) {
     const size_t row_size = (size_t)x->n_squares * EL_SQUARE;
-    vx sum[Q8_ROWS][Q8_COLUMNS];
-    EL_UNROLL
-    for (int32_t r = 0; r < rows; r++) {
-        EL_UNROLL
-        for (int32_t c = 0; c < Q8_COLUMNS; c++) sum[r][c] = vx_set1(0.0f);
-    }
     for (int32_t b = 0; b < x->n_squares; b++) {
         const size_t at = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
         const uint16_t *scales = (const uint16_t *)(page + at + 1024) + slot;
@@ -96,20 +92,20 @@ EL_INLINE void q8_scores_of(const int32_t rows, const q8_queries *x, int32_t fir
         q8_clear(rows, products);
         q8_add_products(rows, x->q + (size_t)first * row_size + (size_t)b * EL_SQUARE, row_size,
                         page + at + 4 * slot, ahead + at + 4 * slot, products);
+        vx scale[Q8_COLUMNS];
+        EL_UNROLL
+        for (int32_t c = 0; c < Q8_COLUMNS; c++) scale[c] = vx_load_bf16(scales + c * VX_LANES);
         EL_UNROLL
         for (int32_t r = 0; r < rows; r++) {
             const vx d = vx_set1(x->d[(size_t)(first + r) * (size_t)x->n_squares + (size_t)b]);
             EL_UNROLL
-            for (int32_t c = 0; c < Q8_COLUMNS; c++) {
-                const vx scale = vx_mul(d, vx_load_bf16(scales + c * VX_LANES));
-                sum[r][c] = vx_fma(vx_from_int(products[r][c]), scale, sum[r][c]);
+            for (int32_t c = 0; c < Q8_COLUMNS;
+                 c++) { /* the chains are in memory: the products need the registers */
+                float *sum = out + (size_t)r * SEG + c * VX_LANES;
+                const vx before = b == 0 ? vx_set1(0.0f) : vx_load(sum);
+                vx_store(sum, vx_fma(vx_from_int(products[r][c]), vx_mul(d, scale[c]), before));
             }
         }
-    }
-    EL_UNROLL
-    for (int32_t r = 0; r < rows; r++) {
-        EL_UNROLL
-        for (int32_t c = 0; c < Q8_COLUMNS; c++) vx_store(out + (size_t)r * SEG + c * VX_LANES, sum[r][c]);
     }
 }
 
@@ -157,35 +153,39 @@ static void q8_zero_rest(int16_t *w, const q8_weights *to, int32_t begin, int32_
     memset(w + end * PAGE, 0, (size_t)(to->end_page - end) * PAGE * sizeof *w);
 }
 
-/* Weights w of a row, whose positions lo..hi-1 are seen, times the scales of square `square`, as int16; 0 elsewhere in
- * the pages of `to`. Returns their scale. */
-static float q8_weigh(const el_attn_segment *a, const float *w, int32_t lo, int32_t hi, size_t square,
+/* Weights times scales at positions p..p+15: 0 for those that the row does not see. */
+EL_INLINE vf16 q8_weighed(const float *w, const float *scales, int32_t lo, int32_t hi, int32_t p) {
+    const vf16 product = vf_mul(vf_load(w + p), vf_load(scales + p));
+    return p < lo || p + 16 > hi ? vf_keep(vm_range(lo - p, hi - p), product) : product;
+}
+
+/* The bits of the largest weight times scale of a row, whose positions lo..hi-1 are seen. The products are not negative:
+ * they are ordered as their bits are, and a nan comes last. */
+static uint32_t q8_heaviest(const float *w, const float *scales, int32_t lo, int32_t hi) {
+    vf16 top = vf_zero(), top2 = vf_zero();
+    for (int32_t p = lo / PAGE * PAGE; p < hi; p += PAGE) {
+        top = vf_max_bits(q8_weighed(w, scales, lo, hi, p), top);
+        top2 = vf_max_bits(q8_weighed(w, scales, lo, hi, p + 16), top2);
+    }
+    return vf_largest_bits(vf_max_bits(top, top2));
+}
+
+/* Weights times scales of a row, the largest of which is `bits`, as int16; 0 elsewhere in the pages of `to`. Returns their
+ * scale. */
+static float q8_weigh(const float *w, const float *scales, int32_t lo, int32_t hi, uint32_t bits,
                       const q8_weights *to, int16_t *out) {
     const int32_t begin = lo / PAGE, end = (hi + PAGE - 1) / PAGE;
-    float x[SEG];
-    vf16 top = vf_zero(), broken = vf_zero();
-    for (int32_t page = begin; page < end; page++) {
-        const uint16_t *scales = (const uint16_t *)((const char *)a->v_pages[page] + square + 1024);
-        EL_UNROLL
-        for (int32_t slot = 0; slot < PAGE; slot += 16) {
-            const int32_t p = page * PAGE + slot;
-            vf16 product = vf_mul(vf_load(w + p), vf_load_bf16(scales + slot));
-            if (p < lo || p + 16 > hi) product = vf_keep(vm_range(lo - p, hi - p), product);
-            broken = vf_fma(product, vf_zero(), broken); /* 0, nan after an inf or nan */
-            top = vf_max(product, top);
-            vf_store(x + p, product);
-        }
+    if (bits < EL_TINY || bits >= EL_INF) {
+        q8_zero_rest(out, to, to->first_page, to->first_page);
+        return bits < EL_TINY ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
-    const float largest = vf_largest(top), any = vf_fold16(broken);
-    const vf16 factor = vf_set1(32767.0f / largest);
-    const int32_t is_tiny = largest < el_float(EL_TINY);
-    if (any != 0.0f || is_tiny) q8_zero_rest(out, to, to->first_page, to->first_page);
-    if (any != 0.0f) return el_bf16_to_f32(EL_BF16_NAN);
-    if (is_tiny) return 0.0f;
-    for (int32_t p = begin * PAGE; p < end * PAGE; p += 16)
-        vf_store_quads(out + p, vf_mul(vf_load(x + p), factor));
+    const vf16 factor = vf_set1(32767.0f / el_float(bits));
+    for (int32_t p = begin * PAGE; p < end * PAGE; p += PAGE) {
+        vf_store_quads(out + p, vf_mul(q8_weighed(w, scales, lo, hi, p), factor),
+                       vf_mul(q8_weighed(w, scales, lo, hi, p + 16), factor));
+    }
     q8_zero_rest(out, to, begin, end);
-    return largest / 32767.0f;
+    return el_float(bits) / 32767.0f;
 }
 
 /* Dims of one square, Q8_LANES from `lane` on, of `rows` rows: n of them are stored in out[r] + lane. */
@@ -221,31 +221,48 @@ typedef void q8_values_fn(const el_attn_segment *a, const q8_weights *w, size_t 
 VX_EACH_Q8(Q8_VALUES)
 static q8_values_fn *const Q8_VALUES_OF[Q8_ROWS + 1] = {VX_EACH_Q8(Q8_VALUES_ENTRY)};
 
-/* The weights of rows first .. first+rows-1 for a square of dims. */
-static void q8_weigh_rows(const el_attn_segment *a, const seg_rows *g, int32_t first, int32_t rows,
-                          size_t square, q8_weights *w) {
+/* The weights of rows first .. first+rows-1 for a square of dims, whose tokens have these scales. */
+static void q8_weigh_rows(const seg_rows *g, int32_t first, int32_t rows, const float *scales,
+                          q8_weights *w) {
     w->first_page = EL_SEG_PAGES;
     w->end_page = 0;
     for (int32_t r = first; r < first + rows; r++) {
         w->first_page = least(w->first_page, g->lo[r] / PAGE);
         w->end_page = most(w->end_page, (g->hi[r] + PAGE - 1) / PAGE);
     }
+    uint32_t heaviest[Q8_ROWS];
     for (int32_t r = 0; r < rows; r++) {
         const int32_t i = first + r;
-        w->scale[r] = q8_weigh(a, g->s + (size_t)i * SEG, g->lo[i], g->hi[i], square, w, w->w[r]);
+        heaviest[r] = q8_heaviest(g->s + (size_t)i * SEG, scales, g->lo[i], g->hi[i]);
+    }
+    for (int32_t r = 0; r < rows; r++) {
+        const int32_t i = first + r;
+        w->scale[r] = q8_weigh(g->s + (size_t)i * SEG, scales, g->lo[i], g->hi[i], heaviest[r], w, w->w[r]);
+    }
+}
+
+/* The scales of a square of dims in the pages that some row sees. */
+static void q8_load_scales(const el_attn_segment *a, size_t square, float *scales) {
+    for (int32_t page = 0; page < EL_SEG_PAGES; page++, scales += PAGE) {
+        if (!a->v_pages[page]) continue;
+        const uint16_t *from = (const uint16_t *)((const char *)a->v_pages[page] + square + 1024);
+        vf_store(scales, vf_load_bf16(from));
+        vf_store(scales + 16, vf_load_bf16(from + 16));
     }
 }
 
 static void seg_values_q8(const el_attn_segment *a, const seg_rows *g) {
     q8_weights w;
+    float scales[SEG];
     for (int32_t b = 0; b < el_kv_squares(a->v_dim); b++) {
         const size_t square = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
         const int32_t n_dims = el_kv_rest(a->v_dim, b);
+        q8_load_scales(a, square, scales);
         for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
             const int32_t rows = least(Q8_ROWS, g->n - first);
             float *out[Q8_ROWS];
             for (int32_t r = 0; r < rows; r++) out[r] = g->o[first + r] + b * EL_SQUARE;
-            q8_weigh_rows(a, g, first, rows, square, &w);
+            q8_weigh_rows(g, first, rows, scales, &w);
             for (int32_t lane = 0; lane < n_dims; lane += Q8_LANES) {
                 const int32_t n = least(Q8_LANES, n_dims - lane);
                 Q8_VALUES_OF[rows](a, &w, square, lane, n, out);

@@ -14,7 +14,7 @@ static inline vf16 vf_exp(vf16 x) {
     p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     vf16 y = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
-    return vf_drop(zero, vf_mul(y, vf_exp2i(n)));
+    return vf_drop(zero, vf_scale2(y, n));
 }
 
 static inline vf16 vf_tanh(vf16 x) {

@@ -158,8 +158,17 @@ static inline __m256 vx_exp2i(__m256 n) {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
-/* 2^n for integers n in -126..127 */
-static inline vf16 vf_exp2i(vf16 n) { return vf_pair(vx_exp2i(n.a), vx_exp2i(n.b)); }
+/* y * 2^n for integers n in -126..127 */
+static inline vf16 vf_scale2(vf16 y, vf16 n) { return vf_mul(y, vf_pair(vx_exp2i(n.a), vx_exp2i(n.b))); }
+
+/* The larger of non-negative floats or nans, as their bits are ordered: a nan comes last. */
+static inline __m256 vx_max_bits(__m256 x, __m256 y) {
+    return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+}
+static inline vf16 vf_max_bits(vf16 x, vf16 y) {
+    return vf_pair(vx_max_bits(x.a, y.a), vx_max_bits(x.b, y.b));
+}
+static inline uint32_t vf_largest_bits(vf16 x) { return largest_bits(x.a, x.b); }
 
 /* fold16's tree. */
 static inline float vf_fold16(vf16 x) {
@@ -178,6 +187,7 @@ static inline float vf_largest(vf16 x) {
 
 /* Integers for products of int16: VX_LANES pairs in a register. */
 typedef __m256i vi;
+#define VI_PIN(v) EL_PIN(v)
 static inline vi vi_zero(void) { return _mm256_setzero_si256(); }
 static inline vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
@@ -194,7 +204,10 @@ static inline vi vi_dot(vi sum, vi x, vi y) {
     return sum;
 }
 #endif
-static inline void vf_store_quads(int16_t *p, vf16 x) { store_quads(p, x.a, x.b); }
+static inline void vf_store_quads(int16_t *p, vf16 x, vf16 y) {
+    store_quads(p, x.a, x.b);
+    store_quads(p + 16, y.a, y.b);
+}
 static inline vx vx_from_int(vi x) { return _mm256_cvtepi32_ps(x); }
 static inline vx vx_mul(vx x, vx y) { return _mm256_mul_ps(x, y); }
 

@@ -121,10 +121,18 @@ static inline vf16 vf_select(vm16 m, vf16 x, vf16 y) { return _mm512_mask_mov_ps
 static inline vf16 vf_keep(vm16 m, vf16 x) { return _mm512_maskz_mov_ps(m, x); }
 static inline vf16 vf_drop(vm16 m, vf16 x) { return _mm512_maskz_mov_ps((vm16)~m, x); }
 
-/* 2^n for integers n in -126..127 */
-static inline vf16 vf_exp2i(vf16 n) {
-    return vf_bits(_mm512_slli_epi32(_mm512_add_epi32(vf_to_int(n), _mm512_set1_epi32(127)), 23));
+/* y * 2^n for integers n in -126..127 */
+#if defined(EDGELLM_EMULATE_AVX512)
+static inline vf16 vf_scale2(vf16 y, vf16 n) {
+    return vf_mul(y, vf_bits(_mm512_slli_epi32(_mm512_add_epi32(vf_to_int(n), _mm512_set1_epi32(127)), 23)));
 }
+#else
+static inline vf16 vf_scale2(vf16 y, vf16 n) { return _mm512_scalef_ps(y, n); }
+#endif
+
+/* The larger of non-negative floats or nans, as their bits are ordered: a nan comes last. */
+static inline vf16 vf_max_bits(vf16 x, vf16 y) { return vf_bits(_mm512_max_epu32(vf_int(x), vf_int(y))); }
+static inline uint32_t vf_largest_bits(vf16 x) { return largest_bits(vf_low(x), vf_high(x)); }
 
 /* fold16's tree. */
 static inline float vf_fold16(vf16 x) {
@@ -162,6 +170,7 @@ static inline vf16 vf_from_i8(__m128i q) { return _mm512_cvtepi32_ps(_mm512_cvte
 
 /* Integers for products of int16. */
 typedef __m512i vi;
+#define VI_PIN(v) EL_PIN_512(v)
 static inline vi vi_zero(void) { return _mm512_setzero_si512(); }
 static inline vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
@@ -172,7 +181,20 @@ static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_dpwssd_epi32(sum, x,
 #else
 static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
 #endif
-static inline void vf_store_quads(int16_t *p, vf16 x) { store_quads(p, vf_low(x), vf_high(x)); }
+#if defined(EDGELLM_EMULATE_AVX512)
+static inline void vf_store_quads(int16_t *p, vf16 x, vf16 y) {
+    store_quads(p, vf_low(x), vf_high(x));
+    store_quads(p + 16, vf_low(y), vf_high(y));
+}
+#else
+static inline void vf_store_quads(int16_t *p, vf16 x, vf16 y) {
+    /* Words of pairs: 4 of x and 4 of y in each 128 bits. */
+    static const uint16_t order[32] = {0, 2, 1, 3, 8,  10, 9,  11, 16, 18, 17, 19, 24, 26, 25, 27,
+                                       4, 6, 5, 7, 12, 14, 13, 15, 20, 22, 21, 23, 28, 30, 29, 31};
+    const __m512i pairs = _mm512_packs_epi32(_mm512_cvtps_epi32(x), _mm512_cvtps_epi32(y));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), pairs));
+}
+#endif
 static inline vx vx_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
 static inline vx vx_mul(vx x, vx y) { return vf_mul(x, y); }
 static inline vx vx_load_bf16(const uint16_t *p) { return vf_load_bf16(p); }

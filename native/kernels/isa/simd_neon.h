@@ -121,9 +121,21 @@ EL_INLINE vf16 vf_drop(vm16 m, vf16 x) {
 
 /* The nearest integers, ties to even. */
 EL_INLINE vf16 vf_round(vf16 x) { EL_EACH(vf16, vrndnq_f32(x.r[i])); }
-/* 2^n for integers n in -126..127 */
-EL_INLINE vf16 vf_exp2i(vf16 n) {
-    EL_EACH(vf16, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.r[i]), vdupq_n_s32(127)), 23)));
+/* y * 2^n for integers n in -126..127 */
+EL_INLINE vf16 vf_scale2(vf16 y, vf16 n) {
+    EL_EACH(vf16, vmulq_f32(y.r[i], vreinterpretq_f32_s32(vshlq_n_s32(
+                                        vaddq_s32(vcvtq_s32_f32(n.r[i]), vdupq_n_s32(127)), 23))));
+}
+
+/* The larger of non-negative floats or nans, as their bits are ordered: a nan comes last. */
+EL_INLINE vf16 vf_max_bits(vf16 x, vf16 y) {
+    EL_EACH(vf16,
+            vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(x.r[i]), vreinterpretq_u32_f32(y.r[i]))));
+}
+EL_INLINE uint32_t vf_largest_bits(vf16 x) {
+    uint32x4_t top = vreinterpretq_u32_f32(x.r[0]);
+    for (int i = 1; i < 4; i++) top = vmaxq_u32(top, vreinterpretq_u32_f32(x.r[i]));
+    return vmaxvq_u32(top);
 }
 
 /* fold16's tree. */
@@ -162,6 +174,7 @@ EL_INLINE void vf_zip(vf16 even, vf16 odd, vf16 *x, vf16 *y) {
 typedef struct vi {
     int32x4_t a, b;
 } vi;
+#define VI_PIN(v) ((void)(v))
 EL_INLINE vi vi_zero(void) { return (vi){vdupq_n_s32(0), vdupq_n_s32(0)}; }
 EL_INLINE vi vi_of(int16x8_t x) { return (vi){vreinterpretq_s32_s16(x), vdupq_n_s32(0)}; }
 EL_INLINE vi vi_load(const void *p) { return vi_of(vreinterpretq_s16_s8(vld1q_s8((const int8_t *)p))); }
@@ -177,7 +190,7 @@ EL_INLINE vi vi_dot(vi sum, vi x, vi y) {
 EL_INLINE vx vx_from_int(vi x) { return vcvtq_f32_s32(vpaddq_s32(x.a, x.b)); }
 
 /* 16 floats to the nearest int16 (they must fit), the second and third of each four exchanged. */
-EL_INLINE void vf_store_quads(int16_t *p, vf16 x) {
+EL_INLINE void store_quads(int16_t *p, vf16 x) {
     static const uint8_t swap[16] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
     EL_UNROLL
     for (int i = 0; i < 2; i++) {
@@ -186,6 +199,11 @@ EL_INLINE void vf_store_quads(int16_t *p, vf16 x) {
         const int8x16_t pairs = vqtbl1q_s8(vreinterpretq_s8_s16(all), vld1q_u8(swap));
         vst1q_s16(p + 8 * i, vreinterpretq_s16_s8(pairs));
     }
+}
+
+EL_INLINE void vf_store_quads(int16_t *p, vf16 x, vf16 y) {
+    store_quads(p, x);
+    store_quads(p + 16, y);
 }
 
 /* ---- formats of the KV cache --------------------------------------------------------------------------- */

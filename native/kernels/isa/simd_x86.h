@@ -34,6 +34,15 @@ EL_INLINE void store_quads(int16_t *p, __m256 low, __m256 high) {
     _mm256_storeu_si256((__m256i *)(void *)p, _mm256_shuffle_epi8(all, swap));
 }
 
+/* The largest of 16 dwords, unsigned. */
+EL_INLINE uint32_t largest_bits(__m256 low, __m256 high) {
+    const __m256i p = _mm256_max_epu32(_mm256_castps_si256(low), _mm256_castps_si256(high));
+    __m128i q = _mm_max_epu32(_mm256_castsi256_si128(p), _mm256_extracti128_si256(p, 1));
+    q = _mm_max_epu32(q, _mm_unpackhi_epi64(q, q));
+    q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 1));
+    return (uint32_t)_mm_cvtsi128_si32(q);
+}
+
 /* Compute v here: keeps the compiler from reordering a chain of integer additions, which costs it the registers. */
 #define EL_PIN(v) __asm__("" : "+x"(v))
 
