@@ -15,6 +15,7 @@ from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, as_messages, token_ids
 from edgellm.engine.front import Front, Prompt, Texts
 from edgellm.engine.request import Done, Event, Request
+from edgellm.session import Owner, Session
 
 T = TypeVar("T")
 
@@ -227,6 +228,14 @@ class LLM(Front):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def session(self, prompt: Prompt = "") -> Session:
+        """A conversation that can be continued, forked, taken back and saved, and is computed only once."""
+        self._check_alive()
+        session = Session(Owner(self, self._run, self._stream))
+        if prompt:
+            session.append(prompt, add_special=True)
+        return session
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

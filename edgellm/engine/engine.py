@@ -16,7 +16,7 @@ from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.pace import Pace
-from edgellm.engine.request import Decoder, Delta, Done, Event, Request, Sequence
+from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
 from edgellm.engine.switching import switch_interval
@@ -161,6 +161,21 @@ class Engine:
         if not self.is_current_thread:
             self._thread.join()
 
+    def unpin(self, pin: Pin) -> None:
+        """Let go of what a pin keeps, or will keep. Idempotent."""
+        if not self._closing:
+            self._send(lambda: scheduler.unpin(self._state, pin))
+
+    def copy_pin(self, pin: Pin) -> Pin:
+        """A new pin that keeps what this one keeps."""
+        copy = Pin()
+        self._send(lambda: scheduler.copy_pin(self._state, pin, copy))
+        return copy
+
+    def trim_pin(self, pin: Pin, n_tokens: int) -> None:
+        """Let go of what a pin keeps behind the first n_tokens tokens."""
+        self._send(lambda: pin.tables.trim(n_tokens) if pin.tables is not None else None)
+
     def _send(self, call: Callable[[], None]) -> None:
         """Have the engine thread make a call after the step it is in."""
         self._inbox.put(call)
@@ -280,7 +295,10 @@ class Engine:
             self._step(pieces, begin)
         else:
             victim = (state.running or list(state.waiting.in_turn(begin)))[0]
-            error = CapacityError("the KV cache has no room for this request: open the model with a larger kv_memory")
+            sessions = "close sessions, whose pages stay, or " if state.pinned else ""
+            error = CapacityError(
+                f"the KV cache has no room for this request: {sessions}open the model with a larger kv_memory"
+            )
             self._end_request(victim.request, "error", error)
 
     def _admit(self, request: Request) -> None:
@@ -297,7 +315,7 @@ class Engine:
             self._abandon(request)
         elif request.cancelled:
             self._end_request(request, "cancelled", None)
-        elif limit < 1 and request.logit_rows is None and request.params.prompt_logprobs is None:
+        elif limit < 1 and (request.logit_rows, request.params.prompt_logprobs, request.pin) == (None, None, None):
             self._end_request(request, "length", None)
         else:
             self._state.now = time.perf_counter()

@@ -60,6 +60,17 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class Pin:
+    """Keeps the pages of a request's first sequence when it has ended, until it is let go (Engine.unpin).
+
+    Everything here belongs to the engine thread. tables: None until there is something to keep.
+    """
+
+    tables: Tables | None = None
+    let_go: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """What the user sent. `events` receives Deltas (when stream) and one Done.
 
@@ -70,6 +81,7 @@ class Request:
     salt: requests of different salts share nothing in the prefix cache: a tenant cannot tell what another has sent.
     client: whose request it is; clients of one priority are served in turns.
     priority: a higher one is admitted first, and loses its pages last; waiting raises it (`queue.py`).
+    pin: keeps what was computed; with max_tokens=0 the prompt is computed for that alone.
     cached_tokens: of the prompt, tokens that were found in the prefix cache (`Usage.cached_tokens`).
     eog_ids: the model's tokens that end an answer.  ends: those that end this one.
     prompt_logprobs: of prompt tokens scored_from, ... (the first of all has none), where the parameters ask for them.
@@ -85,6 +97,7 @@ class Request:
     priority: int = 0
     salt: str = ""
     client: str = ""
+    pin: Pin | None = None
     logit_rows: tuple[int, int] | None = None
     pool: Pool | None = None
     scored_from: int = 1

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from edgellm.core.record import dataclass, field
 from edgellm.core.types import NO_PAGE, PAGE_TOKENS
 from edgellm.engine.queue import Queue
-from edgellm.engine.request import Sequence
+from edgellm.engine.request import Pin, Sequence
 from edgellm.kvcache.prefix import NO_HIT, Hit, Node
-from edgellm.kvcache.table import Copy, Ledger
+from edgellm.kvcache.table import Copy, Ledger, Tables
 
 WORTH_WAITING = 16
 """Tokens that another sequence is about to compute, for which one waits a step instead of computing them too."""
@@ -49,6 +49,7 @@ class Piece(NamedTuple):
 class State:
     """Sequences waiting for admission and running, in order of arrival, and the page ledger.
 
+    pinned: tables of sequences that have ended, whose pages are to stay.
     now: the time, in seconds of any clock, as told by whoever schedules.
     blocked: the sequence that was next and found too few pages, and how many there were in each class.
     copies: pages to be copied, in this order, before anything else is computed; whoever does it empties the list.
@@ -58,6 +59,7 @@ class State:
     copies: list[Copy] = field(default_factory=list)
     waiting: Queue = field(default_factory=Queue)
     running: list[Sequence] = field(default_factory=list)
+    pinned: set[Tables] = field(default_factory=set)
     arrivals: int = 0
     now: float = 0.0
     blocked: tuple[Sequence, list[int]] | None = None
@@ -173,7 +175,7 @@ def stride(state: State, pieces: list[Piece], most: int) -> int:
     are taken. 0: not even one, since a piece is no plain decode step."""
     n = most
     for seq, _, count, rows in pieces:
-        if count != 1 or rows != 1 or seq.request.logit_rows is not None or not seq.sampler.plain:
+        if count != 1 or rows != 1 or seq.max_tokens < 1 or seq.request.logit_rows is not None or not seq.sampler.plain:
             return 0
         n = min(n, seq.max_tokens - seq.n_generated) if seq.n_generated else 1  # the first token is waited for
     if n > 1 and len(pieces) == len(state.running) and all(p.seq.tables.grow(p.start + n) for p in pieces):
@@ -240,9 +242,31 @@ def finish(state: State, seq: Sequence) -> None:
         state.waiting.leave(seq)
         if seq.finish_reason != "error":
             settle(state, seq, whole=True)
+            pin = seq.request.pin
+            if pin is not None and seq.index == 0 and not pin.let_go:
+                pin.tables = seq.tables.copy()
+                n = min(seq.n_cached, len(seq.tokens))
+                pin.tables.trim(n, keep_state=n == seq.n_cached)
+                state.pinned.add(pin.tables)
     if state.blocked is not None and state.blocked[0] is seq:
         state.blocked = None
     _put_back(seq)
+
+
+def unpin(state: State, pin: Pin) -> None:
+    """Let go of what was kept. Idempotent; also before there is anything."""
+    pin.let_go = True
+    if pin.tables is not None:
+        state.pinned.discard(pin.tables)
+        pin.tables.release()
+        pin.tables = None
+
+
+def copy_pin(state: State, pin: Pin, copy: Pin) -> None:
+    """`copy`, a new one, keeps the same pages."""
+    if pin.tables is not None:
+        copy.tables = pin.tables.copy()
+        state.pinned.add(copy.tables)
 
 
 def check(state: State) -> None:
@@ -250,7 +274,7 @@ def check(state: State) -> None:
     sequences = [*state.running, *state.waiting]
     if len({id(s) for s in sequences}) != len(sequences):
         raise AssertionError("a sequence is queued twice")
-    state.ledger.check([s.tables for s in sequences])
+    state.ledger.check([*[s.tables for s in sequences], *state.pinned])
 
 
 def _chunk(state: State, seq: Sequence, tokens: int, rows: int) -> Piece | None:

@@ -103,7 +103,7 @@ class PrefixCache:
             if node is None:
                 return NO_HIT
         path: list[Node] = []
-        runs, best = list(resident), 0
+        runs, best, whole = list(resident), 0, True
         at = start
         while at + PAGE_TOKENS <= limit:
             child = node.children.get(tuple(tokens[at : at + PAGE_TOKENS]))
@@ -112,26 +112,27 @@ class PrefixCache:
             at += PAGE_TOKENS
             path.append(child)
             node = child
-            if self._serves(child, at, runs):
+            whole = self._windows(child, at, runs)
+            if whole and (not self.has_state or self._has_state(child)):
                 best = len(path)
-        if best == len(path):
+        if whole:  # the tail has a state of its own
             tail, n = self._tail(node, tokens, at, limit)
             if tail is not None:
                 return Hit(path, tail, n)
         del path[best:]
         return Hit(path)
 
-    def _serves(self, node: Node, end: int, runs: list[int]) -> bool:
-        """Whether a sequence can go on at `end`, behind the node. runs: pages present without a gap, per class."""
+    def _windows(self, node: Node, end: int, runs: list[int]) -> bool:
+        """Whether what a sequence sees at `end`, behind the node, is there. runs: pages without a gap, per class."""
         fine = True
         for c, spec in enumerate(self._classes):
-            present = node.pages[c] != NO_PAGE
-            if spec.kind == "state":
-                fine = fine and present
-                continue
-            runs[c] = runs[c] + 1 if present else 0
-            fine = fine and end // PAGE_TOKENS - spec.first_page(end) <= runs[c]
+            if spec.kind != "state":
+                runs[c] = runs[c] + 1 if node.pages[c] != NO_PAGE else 0
+                fine = fine and end // PAGE_TOKENS - spec.first_page(end) <= runs[c]
         return fine
+
+    def _has_state(self, node: Node) -> bool:
+        return all(p != NO_PAGE for p, spec in zip(node.pages, self._classes, strict=True) if spec.kind == "state")
 
     def _tail(self, node: Node, tokens: Sequence[int], at: int, limit: int) -> tuple[Node | None, int]:
         """The child that has most tokens in common with those from position `at` on, before `limit`."""

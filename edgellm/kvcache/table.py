@@ -155,6 +155,27 @@ class Tables:
         self.room = -(-end // PAGE_TOKENS) * PAGE_TOKENS
         return [copy for copy in copies if copy[1] != copy[2]]
 
+    def copy(self) -> Tables:
+        """Other tables that hold the same pages."""
+        other = Tables(self.ledger)
+        for cls, array in enumerate(self.arrays):
+            other.arrays[cls][:] = array
+            for page in array[self._first[cls] : self._n[cls]].tolist():
+                self.ledger.share(cls, page)
+        other._n, other._first, other.room = list(self._n), list(self._first), self.room
+        return other
+
+    def trim(self, n_tokens: int, keep_state: bool = False) -> None:
+        """Let go of the pages behind the first n_tokens positions, and of a recurrent state, unless that is theirs."""
+        pages = -(-n_tokens // PAGE_TOKENS)
+        for cls, spec in enumerate(self.ledger.classes):
+            end = max(self._first[cls], int(keep_state) if spec.kind == "state" else pages)
+            for j in range(self._n[cls] - 1, end - 1, -1):
+                self.ledger.drop(cls, int(self.arrays[cls][j]))
+                self.arrays[cls][j] = NO_PAGE
+            self._n[cls] = min(self._n[cls], end)
+        self.room = min(self.room, pages * PAGE_TOKENS)
+
     def forget(self, next_position: int) -> None:
         """Let go of the pages of window classes that no token at or after next_position can see."""
         for cls, spec in enumerate(self.ledger.classes):

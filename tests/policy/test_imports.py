@@ -13,6 +13,7 @@ LAYERS = {
     "models": 2, "tokenizer": 2, "chat": 2, "sampling": 2, "structured": 2, "kvcache": 2, "hub": 2,
     "backends": 3,
     "engine": 4,
+    "session": 4.5,
     "llm": 5, "async_llm": 5,
     "compat": 5.2,  # other packages' interfaces over the façades
     "__init__": 5.5,  # the public names: above the façades, below the programs

@@ -1,0 +1,153 @@
+"""Sessions: what they say is what the same tokens say as one prompt, and they compute it once."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from serving.conftest import OpenLLM
+from serving.test_prefix_cache import KINDS, PLAIN, Counting, Golden, text
+
+from edgellm.core.errors import CapacityError, ContextOverflow, EngineError, RequestError
+from edgellm.llm import LLM
+from edgellm.session import Session
+
+OPTIONS: list[dict[str, Any]] = [{"temperature": 0, "max_tokens": 12}, {**PLAIN, "seed": 5, "max_tokens": 12}]
+
+
+def pages(llm: LLM) -> int:
+    """Pages that sessions hold, when everything has ended."""
+    ledger = llm._loaded.engine._state.ledger
+    llm.generate([1], max_tokens=1, temperature=0)  # what was sent to the engine before has been done
+    return ledger.n_in_use(0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=["greedy", "sampled"])
+def test_a_conversation(open_llm: OpenLLM, golden_case: Golden, name: str, options: dict[str, Any]) -> None:
+    path = golden_case(name).path
+    fake = Counting()
+    llm, alone = open_llm(fake, path=path), open_llm(path=path, prefix_cache=False)
+    session = llm.session(text(50))
+    assert fake.taken() == 50
+    prompt = text(50)
+    for turn in range(3):
+        new = text(7, turn)
+        said = session.generate(new, **options).token_ids
+        prompt += new
+        assert fake.taken() == 7 + (turn > 0) + 11  # the last token of the answer before
+        assert said == alone.generate(prompt, **options).token_ids
+        prompt += said
+        assert session.tokens == prompt
+    session.close()
+
+
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense", "deepseek2-moe"])
+def test_forks_share_what_they_have_in_common(open_llm: OpenLLM, golden_case: Golden, name: str) -> None:
+    path = golden_case(name).path
+    fake = Counting()
+    llm, alone = open_llm(fake, path=path, max_seqs=16), open_llm(path=path, prefix_cache=False)
+    session = llm.session(text(75))
+    assert fake.taken() == 75
+    before = pages(llm)
+    fake.taken()
+    forks = [session.fork() for _ in range(16)]
+    assert pages(llm) == before
+    fake.taken()
+    for i, fork in enumerate(forks):
+        said = fork.generate([i, 101], temperature=0, max_tokens=4).token_ids
+        assert said == alone.generate([*text(75), i, 101], temperature=0, max_tokens=4).token_ids
+        assert fake.taken() == 2 + 3
+    assert pages(llm) == before + 16
+    assert session.tokens == text(75)
+    for s in (*forks, session):
+        s.close()
+    assert pages(llm) == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_taking_back(open_llm: OpenLLM, golden_case: Golden, name: str) -> None:
+    path = golden_case(name).path
+    fake = Counting()
+    llm, alone = open_llm(fake, path=path), open_llm(path=path, prefix_cache=False)
+    session = llm.session(text(90))
+    session.rewind(70)
+    session.rewind(-6)
+    assert session.tokens == text(90)[:64]
+    fake.taken()
+    said = session.generate([5, 6, 7], temperature=0, max_tokens=5).token_ids
+    assert said == alone.generate([*text(90)[:64], 5, 6, 7], temperature=0, max_tokens=5).token_ids
+    assert fake.taken() <= 3 + 4 + (0 if name in ("llama-dense", "deepseek2-moe") else 64)
+    with pytest.raises(RequestError, match="expected -72 to 72"):
+        session.rewind(73)
+    session.rewind(0)
+    with pytest.raises(RequestError, match="no tokens"):
+        session.generate(temperature=0)
+    session.close()
+
+
+def test_pages_stay_while_others_come_and_go(open_llm: OpenLLM) -> None:
+    page = open_llm(max_seqs=1).info.kv_bytes // 8
+    fake = Counting()
+    llm = open_llm(fake, max_seqs=2, kv_memory=14 * page)
+    session = llm.session(text(100))
+    for i in range(8):
+        llm.generate(text(150, i), temperature=0, max_tokens=3)
+    fake.taken()
+    assert session.append([1, 2]) == 2
+    assert fake.taken() == 2
+    assert pages(llm) == 4
+    del session
+    gc.collect()
+    assert pages(llm) == 0
+
+
+def test_pages_of_sessions_are_named_when_nothing_else_fits(open_llm: OpenLLM) -> None:
+    page = open_llm(max_seqs=1).info.kv_bytes // 8
+    llm = open_llm(max_seqs=2, kv_memory=8 * page)
+    session = llm.session(text(140))
+    with pytest.raises(CapacityError, match="close sessions, whose pages stay"):
+        llm.generate(text(150, 1), temperature=0, on_error="raise")
+    session.close()
+    assert llm.generate(text(150, 1), temperature=0, max_tokens=3, on_error="raise").finish_reason == "length"
+
+
+def test_a_stream_and_leaving_it(open_llm: OpenLLM) -> None:
+    llm = open_llm()
+    alone = llm.generate(text(40), temperature=0, max_tokens=9).token_ids
+    session = llm.session(text(40))
+    assert [t for c in session.generate(temperature=0, max_tokens=9, stream=True) for t in c.token_ids] == alone
+    assert session.tokens == [*text(40), *alone]
+    session.rewind(40)
+    read: list[int] = []
+    for chunk in session.generate(temperature=0, max_tokens=200, stream=True):
+        read += chunk.token_ids
+        break
+    assert session.tokens == [*text(40), *read]
+    assert session.generate(temperature=0, max_tokens=3).token_ids == (
+        llm.generate([*text(40), *read], temperature=0, max_tokens=3).token_ids
+    )
+    session.close()
+    assert pages(llm) == 0
+
+
+def test_text_and_what_is_refused(open_llm: OpenLLM) -> None:
+    llm = open_llm()
+    with llm.session("hello world") as session:
+        assert session.append(" the") > 0
+        assert llm.detokenize(session.tokens) == "hello world the"
+        with pytest.raises(ContextOverflow):
+            session.append([1] * 300)
+        with pytest.raises(RequestError, match="outside the vocabulary"):
+            session.append([10**6])
+        assert len(session) == len(session.tokens)
+        other = session.fork()
+    with pytest.raises(EngineError, match="this session is closed"):
+        session.append([1])
+    assert other.generate(temperature=0, max_tokens=2).usage.completion_tokens == 2
+    llm.close()
+    with pytest.raises(EngineError, match="closed"):
+        other.fork()
+    other.close()
+    assert isinstance(other, Session)
