@@ -144,19 +144,18 @@ class Machine:
     isa: str
 
 
-def probe(threads: int) -> Machine:
-    """Measure it: the best of three."""
+def probe(threads: int, isa: str | None = None) -> Machine:
+    """Measure it: the best of three, with the instructions of the best level up to `isa`."""
     from edgellm import _native
 
-    lib = _native.lib()
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         cpu = names[0] if names else cpu
-    bandwidth = max(lib.el_probe_bandwidth(threads, 1 << 30) for _ in range(3))
-    int8 = max(lib.el_probe_int8(threads) for _ in range(3))
-    best = [name for name, usable, _ in _native.isa_levels() if usable][-1]
-    return Machine(cpu, threads, bandwidth, int8, best)
+    level = _native.usable_level(isa)
+    bandwidth = max(_native.probe_bandwidth(threads, 1 << 30) for _ in range(3))
+    int8 = max(_native.probe_int8(threads, level) for _ in range(3))
+    return Machine(cpu, threads, bandwidth, int8, level)
 
 
 @dataclass(frozen=True)
@@ -237,8 +236,8 @@ def main(argv: list[str]) -> int:
     others = busy()
     if others > 0.1:
         print(f"warning: {others:.0%} of this machine is busy with something else", file=sys.stderr)
-    machine = probe(args.threads)
-    print(f"{machine.cpu}, {args.threads} threads, level {args.isa or machine.isa}")
+    machine = probe(args.threads, args.isa)
+    print(f"{machine.cpu}, {args.threads} threads, level {machine.isa}")
     print(f"reads {machine.bandwidth / 1e9:.1f} GB/s, {machine.int8 / 1e9:.0f} G int8 multiply-adds/s")
     rows = []
     for model in args.models:
@@ -279,7 +278,7 @@ def write_csv(
                 "date cpu threads isa gb_per_s int8_gmacs model test runtime setting tokens_per_s limit".split()
             )
         day = time.strftime("%Y-%m-%d")
-        common = [day, machine.cpu, machine.threads, args.isa or machine.isa, f"{machine.bandwidth / 1e9:.1f}"]
+        common = [day, machine.cpu, machine.threads, machine.isa, f"{machine.bandwidth / 1e9:.1f}"]
         common.append(f"{machine.int8 / 1e9:.0f}")
         for name, test, own, bound, best in rows:
             for runtime, (rate, setting) in {"edgellm": (own, ""), **best}.items():

@@ -27,6 +27,11 @@ from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
 
+PHASE_TIME_DTYPE = np.dtype(
+    [("first_op", "<i4"), ("n_ops", "<i4"), ("n_runs", "<i8"), ("wall", "<i8"), ("busy", "<i8")]
+)
+"""struct el_phase_time."""
+
 EL_E_UNSUPPORTED, EL_E_MEMORY, EL_OP_LINEAR = 2, 3, 4
 MAX_STEPS = 64
 """Most steps of one `Engine.run`."""
@@ -101,7 +106,8 @@ class NativeModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """el_config. n_threads 0: automatic. isa None: the best level. n_pages: one number per cache class."""
+    """el_config. n_threads 0: automatic; n_decode_threads 0: as many. isa None: the best level. n_pages: one number per
+    cache class."""
 
     max_tokens: int
     max_rows: int
@@ -112,6 +118,7 @@ class EngineConfig:
     k_type: str = "f16"
     v_type: str = "f16"
     isa: str | None = None
+    n_decode_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,7 @@ class EngineInfo:
     weight_bytes: int
     scratch_bytes: int
     cache_bytes: int
+    n_decode_threads: int = 0
 
 
 class Engine:
@@ -136,6 +144,7 @@ class Engine:
         "__weakref__", "_batch", "_c_ends", "_c_picks", "_edits", "_ends", "_err", "_finalizer", "_halt", "_lib",
         "_limits", "_n_classes", "_n_done", "_n_hidden", "_n_vocab", "_out", "_page_tables", "_pages", "_pid",
         "_pointer", "_positions", "_rows", "_run_spec", "_run_tokens", "_seq_start", "_status", "_step", "_strides",
+        "_times",
         "_tokens", "_top_ids", "_top_logits", "info",
     )  # fmt: skip
 
@@ -349,6 +358,18 @@ class Engine:
         if code:
             self._raise(code)
 
+    def time_phases(self, on: bool = True) -> NDArray[np.void]:
+        """Let steps add what their phases take to the array that this returns, [phases + 1] of PHASE_TIME_DTYPE, in
+        nanoseconds; the last is the selection. on=False: no longer (an empty array)."""
+        pointer = self._alive()
+        times = np.zeros(self._lib.el_n_phases(pointer) if on else 0, PHASE_TIME_DTYPE)
+        array = ffi.from_buffer("el_phase_time[]", times) if on else ffi.NULL
+        code = self._lib.el_time_phases(pointer, array, len(times), self._err)
+        if code:
+            self._raise(code)
+        self._times = array  # alive as long as the library writes to it
+        return times
+
     def close(self) -> None:
         """Stop the threads and free the memory. Idempotent."""
         self._finalizer()
@@ -435,7 +456,14 @@ def _copy_in(to: Any, array: I32 | F32, n: int, name: str, dtype: np.dtype[Any] 
 def _info(library: Any, pointer: Any) -> EngineInfo:
     info = ffi.new("el_info *")
     library.el_engine_info(pointer, info)
-    return EngineInfo(_text(info.isa), info.n_threads, info.weight_bytes, info.scratch_bytes, info.cache_bytes)
+    return EngineInfo(
+        _text(info.isa),
+        info.n_threads,
+        info.weight_bytes,
+        info.scratch_bytes,
+        info.cache_bytes,
+        info.n_decode_threads,
+    )
 
 
 def _table(keep: list[Any], struct: str, rows: Sequence[tuple[Any, ...]]) -> Any:
@@ -503,7 +531,7 @@ def _c_config(c: EngineConfig, n_classes: int) -> tuple[Any, list[Any]]:
     config = ffi.new("el_config *")
     config.size = ffi.sizeof("el_config")
     config.n_threads, config.max_tokens, config.max_rows = c.n_threads, c.max_tokens, c.max_rows
-    config.max_seqs, config.n_ctx = c.max_seqs, c.n_ctx
+    config.max_seqs, config.n_ctx, config.n_decode_threads = c.max_seqs, c.n_ctx, c.n_decode_threads
     config.k_type, config.v_type = KV_FORMATS[c.k_type].code, KV_FORMATS[c.v_type].code
     config.n_pages, config.isa = n_pages, isa
     return config, [n_pages, isa]

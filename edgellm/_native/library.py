@@ -25,7 +25,7 @@ ABI_VERSION = 5
 NAMES = {"darwin": "libedgellm.dylib", "win32": "libedgellm.dll"}
 STRUCTS = (
     "el_error el_view el_op el_buffer el_weight el_vector el_rope el_cache_layer el_model el_config el_batch "
-    "el_output el_edits el_pick el_run_spec el_info"
+    "el_output el_edits el_pick el_run_spec el_info el_phase_time el_cores"
 ).split()
 
 ffi: Any = _ffi

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from edgellm._native.handles import OP_DTYPE, BufferSpec, Engine, EngineConfig, NativeModel
-from edgellm._native.library import ffi, lib, library_path
+from edgellm._native.library import ffi, lib
 from edgellm.core import env
-from edgellm.core.errors import ConfigError
+from edgellm.core.errors import ConfigError, NativeError
 
 
 def isa_levels() -> list[tuple[str, bool, str]]:
@@ -22,19 +20,30 @@ def isa_levels() -> list[tuple[str, bool, str]]:
     return levels
 
 
+class Cores(NamedTuple):
+    """What the number of threads is chosen from (el_cores).
+
+    allowed: logical processors in the affinity mask. fast: those of them on cores of the fastest kind. cores: the cores
+    that these are on. threads: the choice. quota: processors that the control group may use at a time, 0.0: no limit.
+    """
+
+    allowed: int
+    fast: int
+    cores: int
+    threads: int
+    quota: float
+
+
+def cores() -> Cores:
+    """The processors of this machine, and the threads that an engine starts when asked for 0."""
+    found = ffi.new("el_cores *")
+    lib().el_find_cores(found)
+    return Cores(found.n_allowed, found.n_fast, found.n_cores, found.n_threads, found.quota)
+
+
 def default_threads() -> int:
     """Threads an engine starts when asked for 0: performance cores within the affinity mask and the CPU quota."""
-    return _default_threads(str(library_path()))
-
-
-@cache
-def _default_threads(path: str) -> int:
-    ops = np.zeros(1, OP_DTYPE)  # y = 1 * y on one logit: the smallest plan
-    ops["code"], ops["v"], ops["w"], ops["f"] = 9, (0, 0, 1), -1, 1
-    model = NativeModel(ops, [BufferSpec(1, 1)], [], [], [], [], n_classes=0, n_act_slots=0, n_vocab=1, logits=0)
-    engine = Engine(model, EngineConfig(max_tokens=1, max_rows=1, max_seqs=1, n_ctx=1, n_pages=()))
-    engine.close()
-    return engine.info.n_threads
+    return cores().threads
 
 
 def probe_bandwidth(n_threads: int = 0, n_bytes: int = 256 << 20) -> float:
@@ -42,9 +51,25 @@ def probe_bandwidth(n_threads: int = 0, n_bytes: int = 256 << 20) -> float:
     return float(lib().el_probe_bandwidth(n_threads, n_bytes))
 
 
-def probe_int8(n_threads: int = 0) -> float:
-    """int8 multiply-adds/s of n threads (0: automatic): the best level's instruction on registers, nothing else."""
-    return float(lib().el_probe_int8(n_threads))
+def probe_bandwidths(n_threads: Sequence[int], n_bytes: int = 256 << 20) -> list[float]:
+    """Bytes/s for each of these numbers of threads, ascending. Raises NativeError where it cannot be measured."""
+    rates = ffi.new("double[]", len(n_threads))
+    code = lib().el_probe_bandwidths(ffi.new("int32_t[]", list(n_threads)), len(n_threads), n_bytes, rates)
+    if code:
+        raise NativeError(f"how fast {list(n_threads)} threads read {n_bytes} bytes cannot be measured", code)
+    return [float(rate) for rate in rates]
+
+
+def probe_int8(n_threads: int = 0, isa: str | None = None) -> float:
+    """int8 multiply-adds/s of n threads (0: automatic): the instruction of a level (None: the best) on registers,
+    nothing else."""
+    return float(lib().el_probe_int8(n_threads, ffi.NULL if isa is None else isa.encode()))
+
+
+def probe_matmul(qtype: int, isa: str | None = None) -> float:
+    """Bytes/s of panels of a weight type in the cache that one thread multiplies with one token's activations; 0.0 for
+    a type without kernels."""
+    return float(lib().el_probe_matmul(qtype, ffi.NULL if isa is None else isa.encode()))
 
 
 def usable_level(cap: str | None = None) -> str:

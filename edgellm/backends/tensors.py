@@ -46,9 +46,14 @@ def matrix_bytes(file: GGUFFile, weight: Weight, backend: str) -> tuple[Bytes, i
 
 def bytes_per_step(file: GGUFFile, plan: Plan, program: Program) -> int:
     """Bytes of weights one decode step reads, in the file's own size (all experts counted)."""
-    total = 0
+    return sum(bytes_by_type(file, plan, program).values())
+
+
+def bytes_by_type(file: GGUFFile, plan: Plan, program: Program) -> dict[int, int]:
+    """The same by weight type."""
+    found: dict[int, int] = {}
     for w in program.packed:
         weight = plan.weights[w]
-        rows = int(np.prod(weight.shape[:-1], dtype=np.int64))
-        total += rows * file.tensors[weight.tensor].qtype.n_bytes(weight.shape[-1])
-    return total
+        rows, qtype = int(np.prod(weight.shape[:-1], dtype=np.int64)), file.tensors[weight.tensor].qtype
+        found[int(qtype)] = found.get(int(qtype), 0) + rows * qtype.n_bytes(weight.shape[-1])
+    return found

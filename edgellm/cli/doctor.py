@@ -14,11 +14,14 @@ from typing import Any
 import psutil
 
 from edgellm import _native
+from edgellm.backends.native import tuning
 from edgellm.core import env
-from edgellm.core.errors import ConfigError
+from edgellm.core.errors import ConfigError, NativeError
 from edgellm.core.version import NUMERICS_VERSION, __version__
+from edgellm.engine.advice import Advice, advise, largest
 from edgellm.engine.loader import largest_tiled
 from edgellm.engine.selftest import LOGITS_SHA256, Check, check
+from edgellm.gguf.qtypes import QType
 from edgellm.hub import tiles
 
 JSON = {
@@ -41,10 +44,17 @@ JSON = {
     "isa": "level in use; null where the one asked for cannot be used",
     "settings": "object: environment variables that are set, secrets left out",
     "isa_levels": "list of name, usable, why_not (with a native library, like the following keys)",
+    "cores": "object: what the number of threads is chosen from: logical processors allowed by the affinity mask, fast "
+    "ones of them, cores of those, quota (processors that the control group may use, 0: no limit)",
     "default_threads": "threads that would be chosen",
     "n_threads": "threads that are used: EDGELLM_THREADS, else the former",
-    "bandwidth": "bytes per second read (not with --no-measure, like the following key)",
-    "int8_rate": "int8 multiply-adds per second",
+    "bandwidth": "bytes per second read (not with --no-measure, like the following keys)",
+    "int8_rate": "int8 multiply-adds per second, at the level in use",
+    "tuning": "object: decode_threads for a model in Q4_K_M, bandwidths by number of threads, kept_in (a file, or "
+    "null); null where there is nothing to choose: n_threads is set, or up to two",
+    "advice": "object: size, quant, n_bytes, n_ctx, tokens_per_second of a model that suits this machine; null where "
+    "none does",
+    "largest": "the same of the largest that fits its memory, at whatever pace",
     "selftest": "list of backend, level, digest (SHA-256 of the logits, or empty), ok, seconds, why_not; null without "
     "--selftest",
 }
@@ -114,12 +124,33 @@ def collect(*, measure: bool) -> dict[str, Any]:
         asked = env.ISA.get()
         with contextlib.suppress(ConfigError):
             report["isa"] = _native.usable_level(asked)
-        report["default_threads"] = _native.default_threads()
-        report["n_threads"] = n = env.THREADS.get() or report["default_threads"]
+        cores = _native.cores()
+        report["cores"] = {k: v for k, v in cores._asdict().items() if k != "threads"}
+        report["default_threads"] = cores.threads
+        report["n_threads"] = n = env.THREADS.get() or cores.threads
         if measure:
-            report["bandwidth"] = _native.probe_bandwidth(n)
-            report["int8_rate"] = _native.probe_int8(n)
+            report["bandwidth"] = bandwidth = _native.probe_bandwidth(n)
+            report["int8_rate"] = _native.probe_int8(n, report["isa"])
+            report["tuning"] = _tuning(cores, report["isa"])
+            for key, find in (("advice", advise), ("largest", largest)):
+                found = find(memory.available, bandwidth)
+                report[key] = found and found._asdict()
     return report
+
+
+def _tuning(cores: _native.Cores, level: str | None) -> dict[str, Any] | None:
+    """What engines use for decode steps, for the weight types of Q4_K_M, which the cache directory then holds."""
+    if env.THREADS.get() or level is None or cores.threads < tuning.FEWEST:
+        return None
+    try:
+        measured = tuning.obtain(cores, level, [QType.Q4_K, QType.Q6_K])
+    except NativeError:
+        return None
+    kept = None
+    with contextlib.suppress(ConfigError):
+        kept = str(tuning.path()) if tuning.load(tuning.machine_key(cores, level)) else None
+    choice = tuning.choose(measured, {QType.Q4_K: 7, QType.Q6_K: 3})
+    return {"decode_threads": choice.threads, "bandwidths": measured.bandwidth, "kept_in": kept}
 
 
 def _tiles() -> dict[str, Any] | None:
@@ -182,11 +213,39 @@ def _print_native(r: dict[str, Any], line: Any) -> None:
     for level in r["isa_levels"]:
         if not level["usable"]:
             line("", f"not {level['name']}: {level['why_not']}")
-    why = "one a performance core, within affinity mask and CPU quota"
+    _print_threads(r, line)
+    if "bandwidth" not in r:
+        return
+    line("speed", f"{r['bandwidth'] / 1e9:.1f} GB/s read, {r['int8_rate'] / 1e9:.0f} G int8 multiply-adds/s")
+    for key, intro in (("advice", "a model of"), ("largest", "fits at most:")):
+        if r[key] is not None:
+            line("advice" if key == "advice" else "", f"{intro} {_advice(Advice(**r[key]))}")
+    if r["advice"] is None:
+        line("advice", "no model of ordinary size fits the memory that is available now")
+
+
+def _advice(a: Advice) -> str:
+    pace = "" if a.tokens_per_second is None else f", about {a.tokens_per_second:.1f} tokens/s"
+    return f"{a.size} in {a.quant} ({a.n_bytes / 1e9:.1f} GB), a context of {a.n_ctx}{pace}"
+
+
+def _print_threads(r: dict[str, Any], line: Any) -> None:
+    cores = r["cores"]
+    why = f"one on each of {cores['cores']} cores"
+    if cores["quota"] and cores["quota"] < cores["cores"]:
+        why = f"the CPU quota of the control group is {cores['quota']:g} processors"
     if env.THREADS.name in r["settings"]:
-        why = f"set by {env.THREADS.name}; {r['default_threads']} by default, {why}"
-    allowed = "" if r["affinity_cpus"] is None else f", {r['affinity_cpus']} in the affinity mask"
+        why = f"set by {env.THREADS.name}; {r['default_threads']} by default: {why}"
     line("threads", f"{r['n_threads']}: {why}")
-    line("", f"({r['physical_cores']} physical cores, {r['logical_cpus']} logical processors{allowed})")
-    if "bandwidth" in r:
-        line("speed", f"{r['bandwidth'] / 1e9:.1f} GB/s read, {r['int8_rate'] / 1e9:.0f} G int8 multiply-adds/s")
+    facts = [f"{r['logical_cpus']} logical processors on {r['physical_cores']} physical cores"]
+    facts.append(f"{cores['allowed']} in the affinity mask")
+    if cores["fast"] < cores["allowed"]:
+        facts.append(f"{cores['fast']} of these on performance cores")
+    facts.append(f"CPU quota {cores['quota']:g}" if cores["quota"] else "no CPU quota")
+    line("", f"({', '.join(facts)})")
+    tuned = r.get("tuning")
+    if tuned:
+        rates = ", ".join(f"{n}: {rate / 1e9:.1f}" for n, rate in tuned["bandwidths"].items())
+        line("", f"{tuned['decode_threads']} to decode (Q4_K_M), where memory saturates; GB/s by threads: {rates}")
+    elif "bandwidth" in r and env.THREADS.name not in r["settings"]:
+        line("", "all of them to decode, too: with up to two there is nothing to measure")

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Steps of at most so many tokens wait for the memory, not for the processor. */
+enum { FEW_TOKENS = 4 };
+
 el_engine *el_engine_new(const el_model *model, const el_config *config, el_error *err) {
     if (!model || !config) {
         el_fail(err, EL_E_ARGUMENT, "model or config is NULL");
@@ -21,6 +24,11 @@ el_engine *el_engine_new(const el_model *model, const el_config *config, el_erro
                 config->n_threads, EL_MAX_THREADS);
         return NULL;
     }
+    if (config->n_decode_threads < 0 || config->n_decode_threads > EL_MAX_THREADS) {
+        el_fail(err, EL_E_ARGUMENT, "config: n_decode_threads is %d, expected 0 (as n_threads) to %d",
+                config->n_decode_threads, EL_MAX_THREADS);
+        return NULL;
+    }
     el_engine *e = calloc(1, sizeof *e);
     if (!e) {
         el_fail(err, EL_E_MEMORY, "out of memory for an engine");
@@ -32,7 +40,10 @@ el_engine *el_engine_new(const el_model *model, const el_config *config, el_erro
     if (!code) code = el_plan_compile(&e->plan, model, config, &e->kernels, err);
     if (!code) {
         e->limits = (el_limits){config->max_tokens, config->max_rows, config->max_seqs, config->n_ctx};
-        e->n_threads = config->n_threads ? config->n_threads : el_os_default_threads();
+        e->n_threads = config->n_threads ? config->n_threads : el_default_threads();
+        e->n_decode_threads = config->n_decode_threads && config->n_decode_threads < e->n_threads
+                                  ? config->n_decode_threads
+                                  : e->n_threads;
         e->pool = el_pool_new(e->n_threads, &failed);
         if (failed == 1)
             code = el_fail(err, EL_E_MEMORY, "out of memory for a pool of %d threads", e->n_threads);
@@ -60,6 +71,7 @@ void el_engine_info(const el_engine *engine, el_info *info) {
     memset(info, 0, sizeof *info);
     snprintf(info->isa, sizeof info->isa, "%s", engine->kernels.level);
     info->n_threads = engine->n_threads;
+    info->n_decode_threads = engine->n_decode_threads;
     info->weight_bytes = (int64_t)engine->weight_bytes;
     info->scratch_bytes = (int64_t)engine->memory_bytes;
     info->cache_bytes = (int64_t)engine->cache_bytes;
@@ -72,8 +84,7 @@ void el_mark_failed(el_engine *e, int32_t axis, int32_t row) {
     atomic_store_explicit(&e->failed[e->sequence[token]], 1, memory_order_relaxed);
 }
 
-static void step_chunk(void *context, int32_t thread, int32_t chunk) {
-    el_engine *e = context;
+static void run_chunk(el_engine *e, int32_t thread, int32_t chunk) {
     if (e->phase == e->plan.n_phases) {
         el_select_chunk(e, thread, chunk);
         return;
@@ -84,6 +95,29 @@ static void step_chunk(void *context, int32_t thread, int32_t chunk) {
     case EL_PHASE_MATMUL: el_matmul_chunk(e, phase, thread, chunk); break;
     default: el_attention_chunk(e, phase, thread, chunk); break;
     }
+}
+
+static void step_chunk(void *context, int32_t thread, int32_t chunk) {
+    el_engine *e = context;
+    if (!e->times) {
+        run_chunk(e, thread, chunk);
+        return;
+    }
+    int64_t *busy = &e->times[e->phase].busy;
+    const uint64_t start = el_os_now();
+    run_chunk(e, thread, chunk);
+    __atomic_fetch_add(busy, (int64_t)(el_os_now() - start), __ATOMIC_RELAXED);
+}
+
+/* The running phase ends, if there is one, and the next begins. */
+static void time_phase(el_engine *e) {
+    const uint64_t now = el_os_now();
+    if (e->phase >= 0) {
+        el_phase_time *t = &e->times[e->phase];
+        t->n_runs++;
+        t->wall += (int64_t)(now - e->phase_start);
+    }
+    e->phase_start = now;
 }
 
 static int32_t begin_phase(el_engine *e, int32_t thread) {
@@ -99,12 +133,13 @@ static int32_t begin_phase(el_engine *e, int32_t thread) {
 /* The next phase that is worth a hand-over: small ones are run here. */
 static int32_t step_next(void *context, int32_t thread) {
     el_engine *e = context;
-    while (++e->phase <= e->last_phase) {
+    for (;;) {
+        if (e->times) time_phase(e);
+        if (++e->phase > e->last_phase) return 0;
         int32_t n = begin_phase(e, thread);
         if (n > 1 && e->n_threads > 1) return n;
         for (int32_t i = 0; i < n; i++) step_chunk(e, thread, i);
     }
-    return 0;
 }
 
 /* The rows that the head multiplies. */
@@ -132,6 +167,8 @@ int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, 
     for (int32_t s = 0; s < batch->n_seqs; s++) {
         atomic_store_explicit(&engine->failed[s], 0, memory_order_relaxed);
     }
+    const int32_t few = batch->n_tokens <= FEW_TOKENS;
+    el_pool_use(engine->pool, few ? engine->n_decode_threads : engine->n_threads);
     el_pool_run(engine->pool, &(el_job){step_chunk, step_next, engine});
     if (out->hidden) copy_hidden(engine);
     for (int32_t s = 0; s < batch->n_seqs; s++) {
@@ -141,6 +178,22 @@ int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, 
         return el_fail(err, EL_E_SYSTEM,
                        "the model's file has been cut short by another program: a token's embedding is gone");
     }
+    return EL_OK;
+}
+
+int32_t el_n_phases(const el_engine *engine) { return engine ? engine->plan.n_phases + 1 : 0; }
+
+int32_t el_time_phases(el_engine *engine, el_phase_time *times, int32_t n, el_error *err) {
+    if (!engine || (times && n != el_n_phases(engine))) {
+        return el_fail(err, EL_E_ARGUMENT, "engine is NULL, or times has %d entries, expected %d", n,
+                       el_n_phases(engine));
+    }
+    for (int32_t i = 0; times && i < n; i++) {
+        const int32_t last = i == engine->plan.n_phases;
+        times[i].first_op = last ? engine->plan.n_ops : engine->plan.phases[i].first;
+        times[i].n_ops = last ? 0 : engine->plan.phases[i].n_ops;
+    }
+    engine->times = times;
     return EL_OK;
 }
 

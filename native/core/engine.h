@@ -71,7 +71,7 @@ struct el_engine {
     el_plan plan;
     el_limits limits;
     el_pool *pool;
-    int32_t n_threads;
+    int32_t n_threads, n_decode_threads; /* of all steps; of those with few tokens */
 
     char *weights; /* all panels */
     size_t weight_bytes;
@@ -100,6 +100,9 @@ struct el_engine {
     int32_t *block_first;    /* [n_shapes][S + 1] blocks of query rows */
     _Atomic int32_t *failed; /* [S] */
     _Atomic int32_t cut;     /* 1: the model's file no longer holds what this step needs */
+
+    el_phase_time *times; /* [n_phases + 1], NULL: nobody asks */
+    uint64_t phase_start; /* when the running phase began */
 
     /* el_run: the input of its next step. */
     int32_t *run_tokens, *run_positions; /* [S] */
@@ -146,6 +149,9 @@ static inline int32_t el_panel_rows(const el_mat *m, int32_t panel) {
     int32_t left = m->n_rows - panel * EL_TILE_ROWS;
     return left < EL_TILE_ROWS ? left : EL_TILE_ROWS;
 }
+
+/* Threads worth starting: one a core of the fastest kind, within the affinity mask and the CPU quota (probe.c). */
+int32_t el_default_threads(void);
 
 static inline int32_t el_min(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t el_max(int32_t a, int32_t b) { return a > b ? a : b; }

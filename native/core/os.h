@@ -36,10 +36,9 @@ void el_os_thread_join(el_os_thread *thread);
 void el_os_wait(_Atomic uint32_t *word, uint32_t seen);
 void el_os_wake_all(_Atomic uint32_t *word);
 
-/* Logical processors this process may run on, at least 1. */
-int32_t el_os_n_cpus(void);
-/* Threads worth starting: physical performance cores within the affinity mask and the CPU quota, at least 1. */
-int32_t el_os_default_threads(void);
+/* The processors of the machine: all but n_threads of an el_cores (edgellm.h), each number at least 1. */
+struct el_cores;
+void el_os_cores(struct el_cores *cores);
 
 /* Tell the processor that this is a waiting loop. */
 static inline void el_os_pause(void) {

@@ -1,6 +1,8 @@
 /* The operating system layer for Linux. */
 #include "os.h"
 
+#include "edgellm.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -114,11 +116,6 @@ static int32_t affinity(uint8_t set[MAX_CPUS]) {
     return n;
 }
 
-int32_t el_os_n_cpus(void) {
-    uint8_t set[MAX_CPUS];
-    return affinity(set);
-}
-
 /* Drop the slow cores of a hybrid processor: Intel names the fast ones, Arm gives each a capacity. */
 static void keep_fast(uint8_t set[MAX_CPUS]) {
     char line[1024], path[PATH_BYTES];
@@ -209,15 +206,22 @@ static double cpu_quota(double limit) {
     return limit;
 }
 
-int32_t el_os_default_threads(void) {
-    uint8_t set[MAX_CPUS];
-    affinity(set);
-    keep_fast(set);
-    keep_cores(set);
+static int32_t count(const uint8_t set[MAX_CPUS]) {
     int32_t n = 0;
     for (int32_t i = 0; i < MAX_CPUS; i++) n += set[i];
-    int32_t allowed = (int32_t)cpu_quota((double)n);
-    return allowed < 1 ? 1 : allowed;
+    return n;
+}
+
+void el_os_cores(el_cores *cores) {
+    uint8_t set[MAX_CPUS];
+    const double none = MAX_CPUS;
+    cores->n_allowed = affinity(set);
+    keep_fast(set);
+    cores->n_fast = count(set);
+    keep_cores(set);
+    cores->n_cores = count(set);
+    double quota = cpu_quota(none);
+    cores->quota = quota < none ? quota : 0;
 }
 
 #if defined(__aarch64__)

@@ -2,6 +2,7 @@
 #include "os.h"
 
 #include "cpu.h"
+#include "edgellm.h"
 
 #include <mach/mach.h>
 #include <sys/mman.h>
@@ -49,16 +50,15 @@ static int32_t number(const char *name) {
     return sysctlbyname(name, &value, &n, NULL, 0) == 0 && n == sizeof value ? value : 0;
 }
 
-int32_t el_os_n_cpus(void) {
-    int32_t n = number("hw.logicalcpu");
-    return n < 1 ? 1 : n;
-}
-
 /* perflevel0 are the performance cores of Apple silicon. */
-int32_t el_os_default_threads(void) {
+void el_os_cores(el_cores *cores) {
+    int32_t all = number("hw.logicalcpu"), fast = number("hw.perflevel0.logicalcpu");
     int32_t n = number("hw.perflevel0.physicalcpu");
     if (n < 1) n = number("hw.physicalcpu");
-    return n < 1 ? 1 : n;
+    cores->n_allowed = all < 1 ? 1 : all;
+    cores->n_fast = fast < 1 ? cores->n_allowed : fast;
+    cores->n_cores = n < 1 ? 1 : n;
+    cores->quota = 0;
 }
 
 #if defined(__aarch64__)

@@ -2,6 +2,7 @@
 #include "os.h"
 
 #include "cpu.h"
+#include "edgellm.h"
 
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
@@ -114,39 +115,43 @@ static int32_t count_bits(uint64_t mask) {
 }
 
 /* The affinity mask covers the process's own group of up to 64; a process in several groups has all of theirs. */
-int32_t el_os_n_cpus(void) {
+static int32_t n_cpus(void) {
     DWORD_PTR ours = 0, all = 0;
     if (GetProcessAffinityMask(GetCurrentProcess(), &ours, &all) && ours) return count_bits((uint64_t)ours);
     DWORD n = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
     return n < 1 ? 1 : (int32_t)n;
 }
 
-/* One thread for each core of the fastest class that the affinity mask touches. */
-int32_t el_os_default_threads(void) {
+/* The cores of the fastest class that the affinity mask touches. */
+void el_os_cores(el_cores *cores) {
+    *cores = (el_cores){.n_allowed = n_cpus()};
+    cores->n_fast = cores->n_cores = cores->n_allowed;
     DWORD n = 0;
     GetLogicalProcessorInformationEx(RelationProcessorCore, NULL, &n);
     char *list = n ? malloc(n) : NULL;
     if (!list || !GetLogicalProcessorInformationEx(
                      RelationProcessorCore, (SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *)(void *)list, &n)) {
         free(list);
-        return el_os_n_cpus();
+        return;
     }
     DWORD_PTR ours = 0, all = 0;
     int masked = GetProcessAffinityMask(GetCurrentProcess(), &ours, &all) && ours;
     BYTE best = 0;
-    int32_t cores = 0;
+    int32_t fast = 0, found = 0;
     for (DWORD at = 0; at < n;) {
         SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *x =
             (SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX *)(void *)(list + at);
         BYTE class = x->Processor.EfficiencyClass;
-        if (!masked || (x->Processor.GroupMask[0].Mask & ours)) {
-            if (class > best) best = class, cores = 0;
-            if (class == best) cores++;
+        uint64_t mask = x->Processor.GroupMask[0].Mask;
+        if (masked) mask &= ours;
+        if (mask) {
+            if (class > best) best = class, fast = 0, found = 0;
+            if (class == best) fast += count_bits(mask), found++;
         }
         at += x->Size;
     }
     free(list);
-    return cores < 1 ? 1 : cores;
+    if (found) cores->n_fast = fast, cores->n_cores = found;
 }
 
 #if defined(__aarch64__)

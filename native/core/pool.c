@@ -36,6 +36,7 @@ struct el_pool {
     _Alignas(64) _Atomic uint32_t sleepers;
     _Atomic uint32_t running; /* 1 from a job's first phase until its end */
     _Atomic uint32_t stop;
+    _Atomic uint32_t active; /* threads that take part; written between jobs, and at the end */
     _Alignas(64) el_job job; /* written between jobs */
     uint32_t n_chunks;       /* written between phases */
     int32_t n_threads, n_started;
@@ -71,15 +72,16 @@ static void advance(el_pool *p, int32_t thread) {
     if (n > 0) {
         p->n_chunks = (uint32_t)n;
         atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+        const uint32_t active = atomic_load_explicit(&p->active, memory_order_relaxed);
         uint32_t start = 0;
-        for (int32_t i = 0; i < p->n_threads; i++) {
+        for (uint32_t i = 0; i < active; i++) {
             run *r = &p->runs[i];
-            uint32_t end = (uint32_t)((uint64_t)n * (uint64_t)(i + 1) / (uint64_t)p->n_threads);
+            uint32_t end = (uint32_t)((uint64_t)n * (uint64_t)(i + 1) / active);
             r->end = end; /* not read again: once the last run is on offer, the phase may end at any time */
             atomic_store_explicit(&r->ticket, LIMIT - (end - start), memory_order_release);
             start = end;
         }
-        if (p->n_threads > 1) announce(p);
+        if (active > 1) announce(p);
     } else {
         atomic_store_explicit(&p->running, 0, memory_order_release);
         if (thread != 0) announce(p); /* the caller may wait */
@@ -97,16 +99,17 @@ static int32_t claim(run *r, int32_t *chunk) {
 
 /* Run chunks until there are none to claim, of this phase and of those that this thread gets to begin. */
 static void work(el_pool *p, int32_t thread) {
+    const int32_t n_threads = (int32_t)atomic_load_explicit(&p->active, memory_order_relaxed);
     for (;;) {
         uint32_t n_done = 0;
         int32_t chunk;
-        for (int32_t i = thread, tried = 0; tried < p->n_threads;) {
+        for (int32_t i = thread, tried = 0; tried < n_threads;) {
             if (claim(&p->runs[i], &chunk)) {
                 p->job.chunk(p->job.context, thread, chunk);
                 n_done++;
             } else {
                 tried++;
-                i = i + 1 < p->n_threads ? i + 1 : 0;
+                i = i + 1 < n_threads ? i + 1 : 0;
             }
         }
         if (n_done == 0) return;
@@ -123,6 +126,11 @@ static void worker_main(void *argument) {
     for (;;) {
         uint32_t seen = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return;
+        uint32_t active = atomic_load_explicit(&p->active, memory_order_acquire);
+        if ((uint32_t)w->index >= active) {
+            el_os_wait(&p->active, active);
+            continue;
+        }
         work(p, w->index);
         uint32_t running = atomic_load_explicit(&p->running, memory_order_relaxed);
         wait_change(p, seen, running ? SPIN_IN_JOB : SPIN_IDLE);
@@ -134,6 +142,7 @@ el_pool *el_pool_new(int32_t n_threads, int32_t *failed) {
     el_pool *p = el_os_reserve(sizeof *p, 0); /* a page: what is aligned in it stays so */
     if (!p) return NULL;
     p->n_threads = n_threads;
+    atomic_store_explicit(&p->active, (uint32_t)n_threads, memory_order_relaxed);
     p->workers = calloc((size_t)n_threads, sizeof *p->workers);
     p->runs = el_os_reserve((size_t)n_threads * sizeof *p->runs, 0);
     if (!p->workers || !p->runs) {
@@ -159,6 +168,7 @@ el_pool *el_pool_new(int32_t n_threads, int32_t *failed) {
 void el_pool_free(el_pool *pool) {
     if (!pool) return;
     atomic_store(&pool->stop, 1);
+    el_pool_use(pool, pool->n_threads);
     announce(pool);
     for (int32_t i = 1; i <= pool->n_started; i++) el_os_thread_join(&pool->workers[i].thread);
     free(pool->workers);
@@ -167,6 +177,11 @@ void el_pool_free(el_pool *pool) {
 }
 
 int32_t el_pool_threads(const el_pool *pool) { return pool->n_threads; }
+
+void el_pool_use(el_pool *pool, int32_t n) {
+    uint32_t active = (uint32_t)(n < 1 || n > pool->n_threads ? pool->n_threads : n);
+    if (active > atomic_exchange(&pool->active, active)) el_os_wake_all(&pool->active);
+}
 
 void el_pool_run(el_pool *pool, const el_job *job) {
     el_fpenv old = el_fp_enter();

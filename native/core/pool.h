@@ -28,6 +28,9 @@ el_pool *el_pool_new(int32_t n_threads, int32_t *failed);
 void el_pool_free(el_pool *pool);
 int32_t el_pool_threads(const el_pool *pool);
 
+/* Run the jobs from now on with n of the pool's threads, the caller among them; the others sleep. Between jobs only. */
+void el_pool_use(el_pool *pool, int32_t n);
+
 /* Run a job; the caller is thread 0. The floating-point environment is set on every thread that takes part, and the
  * caller's is put back. One job at a time. */
 void el_pool_run(el_pool *pool, const el_job *job);

@@ -1,16 +1,28 @@
-/* Measures the machine for `doctor`: how fast threads read memory, and how fast they multiply int8. */
+/* Measures what the machine can do: how fast threads read memory, and how fast they multiply int8. */
 #include "engine.h"
 #include "os.h"
 
-#include <string.h>
+void el_find_cores(el_cores *cores) {
+    if (!cores) return;
+    el_os_cores(cores);
+    int32_t n = cores->n_cores;
+    if (cores->quota > 0 && cores->quota < (double)n) n = (int32_t)cores->quota;
+    cores->n_threads = n < 1 ? 1 : n;
+}
+
+int32_t el_default_threads(void) {
+    el_cores cores;
+    el_find_cores(&cores);
+    return cores.n_threads;
+}
 
 enum { READ_CHUNK = 256 << 10, ROUNDS = 5, ROUNDS_PER_CHUNK = 4096, CHUNKS_PER_THREAD = 64 };
 
 typedef struct probe {
     int32_t n_chunks, started;
-    const uint64_t *memory; /* [n_chunks][READ_CHUNK / 8] */
-    _Atomic uint64_t sum;   /* keeps the reads; of multiply-adds their number */
-    el_int8_peak_fn *int8_peak;
+    char *memory;         /* [n_chunks][READ_CHUNK] */
+    _Atomic uint64_t sum; /* keeps the reads; of multiply-adds their number */
+    const el_kernels *kernels;
 } probe;
 
 static int32_t next(void *context, int32_t thread) {
@@ -19,9 +31,10 @@ static int32_t next(void *context, int32_t thread) {
     return p->started++ ? 0 : p->n_chunks;
 }
 
-static double run(el_pool *pool, void (*chunk)(void *, int32_t, int32_t), probe *p) {
+/* Seconds of the quickest of several rounds. */
+static double run(el_pool *pool, void (*chunk)(void *, int32_t, int32_t), probe *p, int32_t rounds) {
     uint64_t best = UINT64_MAX;
-    for (int32_t i = 0; i < ROUNDS; i++) {
+    for (int32_t i = 0; i < rounds; i++) {
         p->started = 0;
         uint64_t start = el_os_now();
         el_pool_run(pool, &(el_job){chunk, next, p});
@@ -34,54 +47,94 @@ static double run(el_pool *pool, void (*chunk)(void *, int32_t, int32_t), probe 
 static el_pool *start_threads(int32_t n_threads) {
     int32_t failed;
     if (n_threads < 0 || n_threads > EL_MAX_THREADS) return NULL;
-    return el_pool_new(n_threads ? n_threads : el_os_default_threads(), &failed);
+    return el_pool_new(n_threads ? n_threads : el_default_threads(), &failed);
+}
+
+/* The threads that will read a part write it first, so that it lies near them. */
+static void write_chunk(void *context, int32_t thread, int32_t chunk) {
+    probe *p = context;
+    (void)thread;
+    uint64_t *at = (uint64_t *)(void *)(p->memory + (size_t)chunk * READ_CHUNK);
+    for (size_t i = 0; i < READ_CHUNK / 8; i++) at[i] = i;
 }
 
 static void read_chunk(void *context, int32_t thread, int32_t chunk) {
     probe *p = context;
     (void)thread;
-    const uint64_t *at = p->memory + (size_t)chunk * (READ_CHUNK / 8);
-    uint64_t sums[8] = {0};
-    for (size_t i = 0; i < READ_CHUNK / 8; i += 8) {
-        for (size_t j = 0; j < 8; j++) sums[j] += at[i + j];
+    uint64_t words = p->kernels->read(p->memory + (size_t)chunk * READ_CHUNK, READ_CHUNK);
+    atomic_fetch_add_explicit(&p->sum, words, memory_order_relaxed);
+}
+
+int32_t el_probe_bandwidths(const int32_t *n_threads, int32_t n, int64_t n_bytes, double *bandwidths) {
+    el_kernels kernels;
+    const char *why;
+    if (!n_threads || !bandwidths || n < 1 || n_bytes < READ_CHUNK || n_bytes / READ_CHUNK > EL_MAX_CHUNKS) {
+        return EL_E_ARGUMENT;
     }
-    uint64_t sum = 0;
-    for (size_t j = 0; j < 8; j++) sum += sums[j];
-    atomic_fetch_add_explicit(&p->sum, sum, memory_order_relaxed);
+    int32_t code = el_kernels_select(NULL, &kernels, &why);
+    if (code) return code;
+    size_t bytes = (size_t)(n_bytes / READ_CHUNK) * READ_CHUNK;
+    probe p = {.n_chunks = (int32_t)(bytes / READ_CHUNK), .kernels = &kernels};
+    p.memory = el_os_reserve(bytes, 1);
+    if (!p.memory) return EL_E_MEMORY;
+    for (int32_t i = n - 1; i >= 0 && !code; i--) { /* most threads first: they write the buffer */
+        el_pool *pool = start_threads(n_threads[i]);
+        if (!pool) code = EL_E_SYSTEM;
+        if (!code && i == n - 1) run(pool, write_chunk, &p, 1);
+        if (!code) bandwidths[i] = (double)bytes / run(pool, read_chunk, &p, ROUNDS);
+        el_pool_free(pool);
+    }
+    el_os_release(p.memory, bytes);
+    return code;
 }
 
 double el_probe_bandwidth(int32_t n_threads, int64_t n_bytes) {
-    if (n_bytes < READ_CHUNK || n_bytes / READ_CHUNK > EL_MAX_CHUNKS) return 0;
-    el_pool *pool = start_threads(n_threads);
-    size_t bytes = (size_t)(n_bytes / READ_CHUNK) * READ_CHUNK;
-    char *memory = el_os_reserve(bytes, 1);
-    double seconds = 0;
-    if (pool && memory) {
-        memset(memory, 1, bytes);
-        probe p = {.n_chunks = (int32_t)(bytes / READ_CHUNK),
-                   .memory = (const uint64_t *)(const void *)memory};
-        seconds = run(pool, read_chunk, &p);
-    }
-    el_os_release(memory, bytes);
-    el_pool_free(pool);
-    return seconds > 0 ? (double)bytes / seconds : 0;
+    double bandwidth = 0;
+    return el_probe_bandwidths(&n_threads, 1, n_bytes, &bandwidth) ? 0 : bandwidth;
 }
 
 static void multiply_chunk(void *context, int32_t thread, int32_t chunk) {
     probe *p = context;
     (void)thread;
     (void)chunk;
-    atomic_fetch_add_explicit(&p->sum, (uint64_t)p->int8_peak(ROUNDS_PER_CHUNK), memory_order_relaxed);
+    uint64_t n = (uint64_t)p->kernels->int8_peak(ROUNDS_PER_CHUNK);
+    atomic_fetch_add_explicit(&p->sum, n, memory_order_relaxed);
 }
 
-double el_probe_int8(int32_t n_threads) {
+double el_probe_matmul(int32_t qtype, const char *isa) {
+    enum { K = 4096, CALLS = 16 };
     el_kernels kernels;
     const char *why;
-    if (el_kernels_select(NULL, &kernels, &why)) return 0;
+    const el_tile *tile = el_tile_of(qtype);
+    if (!tile || el_kernels_select(isa, &kernels, &why) || !kernels.mm[qtype]) return 0;
+    const size_t panel = el_panel_bytes(tile, K), x_bytes = K * sizeof(float) * 2;
+    const size_t bytes = (panel + 63) / 64 * 64 + x_bytes + el_mm_scratch_bytes(K);
+    char *memory = el_os_reserve(bytes, 0);
+    if (!memory) return 0;
+    char *x = memory + (panel + 63) / 64 * 64;
+    const void *columns[1] = {x};
+    float y[EL_TILE_ROWS], *rows[1] = {y};
+    uint64_t best = UINT64_MAX;
+    for (int32_t round = 0; round <= ROUNDS; round++) { /* the first one warms up */
+        uint64_t start = el_os_now();
+        for (int32_t i = 0; i < CALLS; i++) {
+            kernels.mm[qtype](memory, K, EL_TILE_ROWS, columns, 1, rows, 0, x + x_bytes);
+        }
+        uint64_t time = el_os_now() - start;
+        if (round && time < best) best = time;
+    }
+    el_os_release(memory, bytes);
+    return (double)panel * CALLS / ((double)(best ? best : 1) * 1e-9);
+}
+
+double el_probe_int8(int32_t n_threads, const char *isa) {
+    el_kernels kernels;
+    const char *why;
+    if (el_kernels_select(isa, &kernels, &why)) return 0;
     el_pool *pool = start_threads(n_threads);
     if (!pool) return 0;
-    probe p = {.n_chunks = el_pool_threads(pool) * CHUNKS_PER_THREAD, .int8_peak = kernels.int8_peak};
-    const double seconds = run(pool, multiply_chunk, &p);
+    probe p = {.n_chunks = el_pool_threads(pool) * CHUNKS_PER_THREAD, .kernels = &kernels};
+    const double seconds = run(pool, multiply_chunk, &p, ROUNDS);
     el_pool_free(pool);
     return (double)p.sum / ROUNDS / seconds;
 }

@@ -214,11 +214,12 @@ typedef struct el_model {
     const el_cache_layer *cache_layers;
 } el_model;
 
-/* Sizes and choices of an engine. n_threads 0 = automatic; isa NULL or "" = best this machine has.
+/* Sizes and choices of an engine. n_threads 0 = automatic; n_decode_threads: of steps of a few tokens, at most n_threads,
+ * 0 = as many; results do not depend on either. isa NULL or "" = best this machine has.
  * n_pages: [n_classes]. Cache memory is address space until written. */
 typedef struct el_config {
     int32_t size; /* sizeof(el_config), checked */
-    int32_t n_threads, max_tokens, max_rows, max_seqs, n_ctx, k_type, v_type;
+    int32_t n_threads, n_decode_threads, max_tokens, max_rows, max_seqs, n_ctx, k_type, v_type;
     const int32_t *n_pages;
     const char *isa;
 } el_config;
@@ -297,9 +298,24 @@ typedef struct el_run_spec {
 /* What an engine chose and holds. */
 typedef struct el_info {
     char isa[32];
-    int32_t n_threads;
+    int32_t n_threads, n_decode_threads;
     int64_t weight_bytes, scratch_bytes, cache_bytes;
 } el_info;
+
+/* What a phase of the plan (ops that run without a barrier in between) took, summed over steps: how often it ran, its
+ * nanoseconds from beginning to end, and those that all threads together spent in its chunks. */
+typedef struct el_phase_time {
+    int32_t first_op, n_ops; /* of the plan; n_ops 0: the selection behind the last op */
+    int64_t n_runs, wall, busy;
+} el_phase_time;
+
+/* What the number of threads is chosen from: logical processors in the affinity mask; those of them on cores of the
+ * fastest kind; the cores that these are on; the processors that the control group may use at a time (0: no limit); and
+ * the choice. */
+typedef struct el_cores {
+    int32_t n_allowed, n_fast, n_cores, n_threads;
+    double quota;
+} el_cores;
 
 typedef struct el_engine el_engine;
 
@@ -362,10 +378,23 @@ int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, e
 /* Give pages of class cls back to the system: their contents become undefined. */
 int32_t el_release_pages(el_engine *engine, int32_t cls, const int32_t *pages, int32_t n, el_error *err);
 
-/* Probes for `doctor`: read bandwidth in bytes/s over a buffer of n_bytes, and int8 multiply-adds/s of the
- * best level's instruction on registers, on n threads. */
+/* Let steps add what their phases take to `times`, [n] the caller's memory, from now on; NULL ends it. n must be the
+ * number of phases, selection included: el_n_phases. Fills in first_op and n_ops; the rest begins as it is. */
+int32_t el_n_phases(const el_engine *engine);
+int32_t el_time_phases(el_engine *engine, el_phase_time *times, int32_t n, el_error *err);
+
+/* The processors of this machine, and the threads an engine starts when asked for 0. */
+void el_find_cores(el_cores *cores);
+
+/* What this machine can do at most, measured in a fraction of a second; 0 where it cannot be.
+ * bandwidth: bytes/s that n_threads threads (0: automatic) read from a buffer of n_bytes; each of bandwidths: the same for
+ * each of n numbers of threads, ascending, from one buffer. int8: multiply-adds/s of the level's instruction on registers;
+ * isa as in el_config. */
 double el_probe_bandwidth(int32_t n_threads, int64_t n_bytes);
-double el_probe_int8(int32_t n_threads);
+int32_t el_probe_bandwidths(const int32_t *n_threads, int32_t n, int64_t n_bytes, double *bandwidths);
+double el_probe_int8(int32_t n_threads, const char *isa);
+/* bytes/s of a panel in the cache that one thread multiplies with one column, by the kernel of a weight type. */
+double el_probe_matmul(int32_t qtype, const char *isa);
 
 /* cdef end */
 

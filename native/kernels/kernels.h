@@ -251,6 +251,11 @@ typedef int32_t el_nonfinite_fn(const float *x, int64_t n);
  * enough independent registers, nothing else. The number of int8 multiply-adds that this made. */
 typedef int64_t el_int8_peak_fn(int32_t rounds);
 
+/* How fast memory can be read at most: the bitwise or of the 64-bit words of `bytes` bytes (a multiple of 256) on a
+ * 64-byte line, by the level's widest loads with prefetches ahead. */
+typedef uint64_t el_read_fn(const void *memory, size_t bytes);
+enum { EL_READ_AHEAD = 4096 };
+
 /* 0, which the compiler does not know: what is computed from it is computed. */
 static inline int32_t el_unknown_zero(void) {
     int32_t zero = 0;
@@ -280,6 +285,7 @@ typedef struct el_kernels {
     el_lse_segment_fn *lse_segment;
     el_nonfinite_fn *nonfinite;
     el_int8_peak_fn *int8_peak;
+    el_read_fn *read;
 } el_kernels;
 
 /* ISA levels in ascending order (dispatch.c). `override` edits a copy of the level below. */

@@ -494,8 +494,21 @@ static int64_t int8_peak(int32_t rounds) {
     return (int64_t)rounds * CHAINS + all;
 }
 
+/* el_read_fn. */
+static uint64_t read_only(const void *memory, size_t bytes) {
+    const uint64_t *at = memory;
+    uint64_t words[8] = {0}, all = 0;
+    for (size_t i = 0; i < bytes / 8; i += 8) {
+        __builtin_prefetch((const char *)(at + i) + EL_READ_AHEAD);
+        for (size_t j = 0; j < 8; j++) words[j] |= at[i + j];
+    }
+    for (size_t j = 0; j < 8; j++) all |= words[j];
+    return all;
+}
+
 void el_scalar_matmul_kernels(el_kernels *table) {
     table->int8_peak = int8_peak;
+    table->read = read_only;
     table->mm[EL_Q8_0] = mm_q8_0;
     table->mm[EL_Q4_0] = mm_q4_0;
     table->mm[EL_Q4_1] = mm_q4_1;

@@ -151,6 +151,7 @@ static const test TESTS[] = {
     {"lse_segment", check_lse_segment, NULL, 0, 0},
     {"nonfinite", check_nonfinite, NULL, 0, 0},
     {"int8_peak", check_int8_peak, NULL, 0, 0},
+    {"read", check_read, NULL, 0, 0},
 };
 enum { N_TESTS = sizeof TESTS / sizeof *TESTS };
 

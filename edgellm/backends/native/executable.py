@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel, usable_level
 from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.lower import Program, lower
 from edgellm.backends.native.cached import find, obtain
 from edgellm.backends.native.tilefile import Tiles
-from edgellm.backends.tensors import bytes_per_step, matrix_bytes, vector
+from edgellm.backends.native.tuning import decode_threads
+from edgellm.backends.tensors import bytes_by_type, matrix_bytes, vector
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
 from edgellm.core.types import Batch, Pick, RunOutput, StepOutput
@@ -73,6 +77,9 @@ class NativeExecutable:
             n_vocab=plan.n_vocab,
             logits=plan.logits,
         )
+        level = usable_level(config.isa or env.ISA.get())
+        n_threads = config.n_threads or env.THREADS.get() or 0
+        by_type = bytes_by_type(file, plan, program)
         self._engine = Engine(
             model,
             EngineConfig(
@@ -81,10 +88,11 @@ class NativeExecutable:
                 max_seqs=config.max_seqs,
                 n_ctx=config.n_ctx,
                 n_pages=config.n_pages,
-                n_threads=config.n_threads or env.THREADS.get() or 0,
+                n_threads=n_threads,
+                n_decode_threads=0 if n_threads else decode_threads(by_type, level),
                 k_type=config.k_type,
                 v_type=config.v_type,
-                isa=usable_level(config.isa or env.ISA.get()),
+                isa=level,
             ),
         )
         chosen = self._engine.info
@@ -93,7 +101,7 @@ class NativeExecutable:
             chosen.isa,
             chosen.n_threads,
             config.weights if cache is None else "cache",
-            bytes_per_step(file, plan, program),
+            sum(by_type.values()),
             chosen.scratch_bytes,
         )
         self._filled = 0
@@ -124,6 +132,10 @@ class NativeExecutable:
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""
         self._engine.copy_page(cls, src, dst)
+
+    def time_phases(self, on: bool = True) -> NDArray[np.void]:
+        """Let steps add what their phases take to the array that this returns (`Engine.time_phases`)."""
+        return self._engine.time_phases(on)
 
     def close(self) -> None:
         """Stop the threads, free the memory. Idempotent."""

@@ -13,4 +13,5 @@ void el_avx2_matmul_kernels(el_kernels *table) {
     el_avx2_matmul_float(table);
     el_avx2_matmul_quantize(table);
     table->int8_peak = el_multiply_only;
+    table->read = el_read_only;
 }

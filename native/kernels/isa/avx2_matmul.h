@@ -156,6 +156,25 @@ static inline int64_t el_multiply_only(int32_t rounds) {
     return (int64_t)rounds * CHAINS * 32 + _mm256_extract_epi32(sum[0], 0);
 }
 
+/* el_read_fn. */
+static inline uint64_t el_read_only(const void *memory, size_t bytes) {
+    const char *p = memory;
+    __m256i all[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                      _mm256_setzero_si256()};
+    for (size_t i = 0; i < bytes; i += 128) {
+        _mm_prefetch(p + i + EL_READ_AHEAD, _MM_HINT_T0);
+        _mm_prefetch(p + i + EL_READ_AHEAD + 64, _MM_HINT_T0);
+        EL_UNROLL
+        for (size_t j = 0; j < 4; j++) {
+            all[j] = _mm256_or_si256(all[j], _mm256_load_si256((const __m256i *)(const void *)(p + i) + j));
+        }
+    }
+    all[0] = _mm256_or_si256(_mm256_or_si256(all[0], all[1]), _mm256_or_si256(all[2], all[3]));
+    _Alignas(32) uint64_t words[4];
+    _mm256_store_si256((__m256i *)(void *)words, all[0]);
+    return words[0] | words[1] | words[2] | words[3];
+}
+
 EL_INLINE __m256i el_low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 EL_INLINE __m256i el_high_nibbles(__m256i v) { return el_low_nibbles(_mm256_srli_epi16(v, 4)); }
 

@@ -14,4 +14,5 @@ void el_avx512_matmul_kernels(el_kernels *table) {
     el_avx512_matmul_kquants(table);
     el_avx512_matmul_float(table);
     table->int8_peak = el_multiply_only;
+    table->read = el_read_only;
 }

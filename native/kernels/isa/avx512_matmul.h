@@ -152,6 +152,25 @@ static inline int64_t el_multiply_only(int32_t rounds) {
     return (int64_t)rounds * CHAINS * 64 + sums[0];
 }
 
+/* el_read_fn. */
+static inline uint64_t el_read_only(const void *memory, size_t bytes) {
+    const char *p = memory;
+    __m512i all[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(),
+                      _mm512_setzero_si512()};
+    for (size_t i = 0; i < bytes; i += 256) {
+        EL_UNROLL
+        for (size_t j = 0; j < 4; j++) {
+            _mm_prefetch(p + i + 64 * j + EL_READ_AHEAD, _MM_HINT_T0);
+            all[j] = _mm512_or_si512(all[j], _mm512_load_si512(p + i + 64 * j));
+        }
+    }
+    all[0] = _mm512_or_si512(_mm512_or_si512(all[0], all[1]), _mm512_or_si512(all[2], all[3]));
+    _Alignas(64) uint64_t words[8];
+    _mm512_store_si512(words, all[0]);
+    for (int i = 1; i < 8; i++) words[0] |= words[i];
+    return words[0];
+}
+
 /* The sum as int32, `start` included. */
 EL_INLINE __m512i el_dot_end(const int top, const int n, __m512i sum, __m512i start) {
     if (EL_VNNI || !el_fits_int16(top, n)) return sum;

@@ -13,4 +13,5 @@ void el_avx512_vnni_matmul_kernels(el_kernels *table) {
     el_avx512_vnni_matmul_legacy(table);
     el_avx512_vnni_matmul_kquants(table);
     table->int8_peak = el_multiply_only;
+    table->read = el_read_only;
 }

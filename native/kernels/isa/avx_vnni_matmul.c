@@ -15,4 +15,5 @@ void el_avx_vnni_matmul_kernels(el_kernels *table) {
     el_avx_vnni_matmul_legacy(table);
     el_avx_vnni_matmul_kquants(table);
     table->int8_peak = el_multiply_only;
+    table->read = el_read_only;
 }

@@ -105,6 +105,7 @@ void check_top_k(check *c);
 void check_lse_segment(check *c);
 void check_nonfinite(check *c);
 void check_int8_peak(check *c);
+void check_read(check *c);
 void check_norm_meaning(check *c);
 void check_selection_meaning(check *c);
 void check_functions(check *c);         /* exp, tanh and the activations over the bit patterns */

@@ -389,3 +389,20 @@ void check_int8_peak(check *c) {
         fail(c, "not in proportion to the rounds");
     }
 }
+
+/* Every word is read, and none behind the last: one bit in one word at a time. */
+void check_read(check *c) {
+    enum { WORDS = 96, AFTER = 32 };
+    static _Alignas(64) uint64_t memory[WORDS + AFTER];
+    for (size_t i = 0; i < WORDS; i++) {
+        memset(memory, 0, sizeof memory);
+        memset(memory + WORDS, 255, AFTER * sizeof *memory);
+        memory[i] = (uint64_t)1 << (i % 64);
+        const uint64_t found = c->level->read(memory, WORDS * sizeof *memory);
+        set_case(c, "word %zu is %llx", i, (unsigned long long)memory[i]);
+        if (found != memory[i]) {
+            fail(c, "found %llx", (unsigned long long)found);
+            return;
+        }
+    }
+}

@@ -32,6 +32,7 @@ void check_pool(void) {
         if (!report(pool != NULL, "pool", "not made")) continue;
         for (int32_t job = 0; job < 50; job++) {
             counting c = {.phases = QUICK ? 20 : 200, .n_chunks = 1 + job};
+            el_pool_use(pool, job % 3 ? threads : 1 + job % threads);
             el_pool_run(pool, &(el_job){count_chunk, count_next, &c});
             report(c.chunks == c.phases * c.n_chunks, "pool", "chunks lost or run twice");
             for (int32_t i = 0; i < c.n_chunks; i++)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import psutil
 import pytest
 from unit.cli.conftest import CLI
 
@@ -22,13 +23,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "available": lambda: True,
         "why_not": lambda: "",
         "isa_levels": lambda: levels,
-        "default_threads": lambda: 8,
+        "cores": lambda: _native.Cores(16, 16, 8, 8, 0.0),
         "probe_bandwidth": lambda n: 1e9 * n,
-        "probe_int8": lambda n: 2e9 * n,
+        "probe_bandwidths": lambda numbers, n_bytes: [1e9 * min(n, 5) for n in numbers],
+        "probe_matmul": lambda qtype, level: 20e9,
+        "probe_int8": lambda n, level: {"avx2": 2e9, "scalar": 1e9}[level] * n,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(_native, name, fake)
     monkeypatch.setattr(native_machine, "isa_levels", lambda: levels)  # what usable_level looks at
+    memory = psutil.virtual_memory()._replace(total=16 << 30, available=8 << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     return monkeypatch
 
 
@@ -38,8 +43,14 @@ def test_for_people(cli: CLI, machine: pytest.MonkeyPatch) -> None:
     assert f"{__version__} (numerics {NUMERICS_VERSION})" in out
     assert "level      avx2 (the best of this machine)" in out
     assert "not avx512_vnni: no AVX-512 here" in out
-    assert "threads    8: one a performance core" in out
+    assert "threads    8: one on each of 8 cores" in out
+    assert "16 in the affinity mask, no CPU quota)" in out
+    assert (
+        "6 to decode (Q4_K_M), where memory saturates; GB/s by threads: 2: 2.0, 3: 3.0, 4: 4.0, 6: 5.0, 8: 5.0" in out
+    )
     assert "8.0 GB/s read, 16 G int8 multiply-adds/s" in out
+    assert "advice     a model of 1B in Q5_K_M (0.9 GB), a context of 32768, about 8.1 tokens/s" in out
+    assert "fits at most: 8B in Q4_K_M (5.0 GB), a context of" in out
     assert "are repacked for speed" in out
 
 
@@ -59,11 +70,23 @@ def test_settings_are_shown_and_obeyed_but_secrets_are_not(cli: CLI, machine: py
     machine.setenv("HF_TOKEN", "very-secret")
     code, out, _ = cli("doctor")
     assert code == 0
-    assert "threads    3: set by EDGELLM_THREADS; 8 by default" in out
+    assert "threads    3: set by EDGELLM_THREADS; 8 by default: one on each of 8 cores" in out
+    assert "to decode" not in out
     assert "level      scalar (capped by EDGELLM_ISA=scalar)" in out
-    assert "3.0 GB/s" in out
+    assert "3.0 GB/s read, 3 G int8" in out
     assert "setting    EDGELLM_THREADS=3" in out
     assert "very-secret" not in out
+
+
+def test_why_so_many_threads(cli: CLI, machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(_native, "cores", lambda: _native.Cores(20, 16, 8, 2, 2.5))
+    out = cli("doctor").out
+    assert "threads    2: the CPU quota of the control group is 2.5 processors" in out
+    assert "20 in the affinity mask, 16 of these on performance cores, CPU quota 2.5)" in out
+    assert "all of them to decode, too" in out
+    r = json.loads(cli("doctor", "--json").out)
+    assert r["cores"] == {"allowed": 20, "fast": 16, "cores": 8, "quota": 2.5}
+    assert (r["default_threads"], r["tuning"]) == (2, None)
 
 
 def test_a_level_above_the_machine_is_a_cap(cli: CLI, machine: pytest.MonkeyPatch) -> None:
