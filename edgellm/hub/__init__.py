@@ -15,9 +15,9 @@ from edgellm.hub.resolve import ResolvedModel, pull, resolve
 if TYPE_CHECKING:
     from edgellm.hub.inventory import list_local
     from edgellm.hub.places import LocalModel
-    from edgellm.hub.removal import remove
+    from edgellm.hub.removal import remove, remove_all
 
-_LAZY = {"LocalModel": "places", "list_local": "inventory", "remove": "removal"}
+_LAZY = {"LocalModel": "places", "list_local": "inventory", "remove": "removal", "remove_all": "removal"}
 """Names imported when first used: opening a model of the catalogue needs none of them."""
 
 
@@ -42,5 +42,6 @@ __all__ = [
     "list_local",
     "pull",
     "remove",
+    "remove_all",
     "resolve",
 ]

@@ -16,6 +16,7 @@ from edgellm.hub.local import DOWNLOADS, entry_path, lock_path, models_dir
 from edgellm.hub.lock import file_lock
 from edgellm.hub.places import LocalModel
 from edgellm.hub.spelling import HFName
+from edgellm.hub.tiles import tiles_dir
 
 _REMOVE_WITH = {
     "Hugging Face": "`hf cache rm` (huggingface_hub's command) or the program that downloaded it",
@@ -58,6 +59,23 @@ def remove(name: str) -> int:
         raise ModelError(f"{name} cannot be removed: {e}; close the programs that use it") from e
     listed = ", ".join(m.name for m in list_local() if m.origin == "edgellm") or "none"
     raise ModelNotFound(f"{name} is not in the model cache {models_dir()}; models there: {listed}")
+
+
+def remove_all() -> int:
+    """Empties the cache: every model, the remains of downloads, every tile cache. Returns the bytes that were freed.
+
+    Files of other programs stay, tile caches beside models outside the cache, and lock files (empty; others may be
+    waiting on them). ModelError where the system does not allow it.
+    """
+    freed = 0
+    try:
+        for top in (models_dir(), tiles_dir()):
+            if top.is_dir():
+                freed += sum(p.lstat().st_size for p in top.rglob("*") if not p.is_dir())
+                shutil.rmtree(top)
+    except OSError as e:
+        raise ModelError(f"the model cache cannot be emptied: {e}; close the programs that use it") from e
+    return freed
 
 
 def _remove_files(model: LocalModel) -> int:

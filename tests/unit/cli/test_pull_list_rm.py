@@ -13,6 +13,7 @@ from unit.hub.fake_index import World
 from unit.hub.test_places import ollama
 
 from edgellm import hub
+from edgellm.core import env
 
 
 @pytest.fixture
@@ -141,6 +142,21 @@ def test_rm(cli: CLI, market: World) -> None:
     code, out, err = cli("rm", "one:small")
     assert (code, out) == (1, "")
     assert "is not in the model cache" in err
+
+
+def test_rm_all_empties_the_cache(cli: CLI, market: World) -> None:
+    cli("pull", "one:small")
+    cache = env.CACHE.get()
+    (cache / "tiles").mkdir()
+    (cache / "tiles" / "x.tiles").write_bytes(bytes(1_000_000))
+    assert cli("rm", "--all") == (0, "", "removed everything in the model cache (4.0 MB)\n")
+    assert [p for p in cache.rglob("*") if p.is_file() and p.stat().st_size] == []
+    assert hub.list_local() == []
+    assert cli("rm", "--all") == (0, "", "removed everything in the model cache (0.0 MB)\n")
+    for usage in (["rm"], ["rm", "--all", "one:small"]):
+        code, out, err = cli(*usage)
+        assert (code, out) == (2, "")
+        assert "--all" in err
 
 
 def test_a_model_is_fetched_when_it_is_needed(cli: CLI, market: World, tiny: str) -> None:
