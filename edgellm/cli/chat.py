@@ -1,7 +1,7 @@
 """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D or /bye leaves, /? shows the commands.
 
 A line is a message; a backslash at its end continues it, and three quotes enclose several lines. From a pipe, each line
-is a message, too.
+is a message, too. With --url the model is that of a running server, which any OpenAI-compatible one will do for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,36 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from edgellm.cli import options, sampling
+from edgellm.core.env import API_KEY
+from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edgellm.cli.remote import Remote
+    from edgellm.cli.repl import Repl
+    from edgellm.core.config import SamplingParams
     from edgellm.llm import LLM
+
+
+_OF_SERVER = {
+    "ctx_size": None,
+    "threads": None,
+    "ubatch_size": None,
+    "batch_size": None,
+    "cache_type_k": "f16",
+    "cache_type_v": "f16",
+    "weights": "auto",
+    "backend": "auto",
+    "isa": None,
+    "no_strict": False,
+}
+"""Options that a running server has decided, and their defaults."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `edgellm chat`."""
     options.add_model(parser)
     options.add_system(parser)
+    parser.add_argument("--url", metavar="URL", help="talk to a running server; MODEL is then a name of its own")
     parser.add_argument("--no-history", action="store_true", help="do not store what is typed")
     options.add_display(parser)
     options.add_engine(parser)
@@ -31,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from edgellm.cli.repl import Repl
 
     params, system = sampling.from_arguments(args), options.system_prompt(args)
+    if args.url is not None:
+        return _talk_to_server(args, params, system)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None
 
@@ -42,17 +65,39 @@ def run(args: argparse.Namespace) -> int:
         llm.close()
         return options.refuse_base(name)
     chat = Repl(name, llm, opener, params, system, typed=typed, simple=args.simple_io)
+    info = llm.info
+    about = f"{info.n_params / 1e6:.0f} M parameters, context {info.n_ctx}, {info.n_threads} threads, {info.isa}"
+    return _loop(chat, args, about)
+
+
+def _talk_to_server(args: argparse.Namespace, params: SamplingParams, system: str | None) -> int:
+    """The chat with a model on a server."""
+    from edgellm.cli.remote import Remote
+    from edgellm.cli.repl import Repl
+
+    changed = [f"--{name.replace('_', '-')}" for name, default in _OF_SERVER.items() if getattr(args, name) != default]
+    if changed:
+        raise ConfigError(f"{', '.join(changed)}: with --url this was decided when the server was started")
+
+    def opener(model: str, **changed: Any) -> Remote:
+        if changed:
+            raise ConfigError("this was decided when the server was started")
+        return Remote(args.url, model, (API_KEY.get() or "").partition(",")[0])
+
+    remote = opener(args.model_flag or args.model or "")
+    chat = Repl(remote.name, remote, opener, params, system, typed=options.on_terminal(), simple=args.simple_io)
+    context = f", context {remote.info.n_ctx}" if remote.info.n_ctx else ""
+    return _loop(chat, args, f"on {remote.url}{context}")
+
+
+def _loop(chat: Repl, args: argparse.Namespace, about: str) -> int:
+    """Talk until the end. about: what is said of the model first."""
     try:
         chat.markdown = chat.markdown and not args.no_markdown
         chat.wrap = chat.wrap and not args.no_wordwrap
-        chat.stats = "long" if args.verbose else "short" if typed and not args.simple_io else ""
-        if typed:
-            info = llm.info
-            print(
-                f"{name}: {info.n_params / 1e6:.0f} M parameters, context {info.n_ctx}, "
-                f"{info.n_threads} threads, {info.isa}. /? for help, /bye to leave.",
-                file=sys.stderr,
-            )
+        chat.stats = "long" if args.verbose else "short" if chat.typed and not args.simple_io else ""
+        if chat.typed:
+            print(f"{chat.model}: {about}. /? for help, /bye to leave.", file=sys.stderr)
         return chat.loop(store=not getattr(args, "no_history", False))
     finally:
         chat.close()

@@ -298,7 +298,7 @@ def _engine_parameter(chat: Repl, name: str, values: list[str]) -> None:
         chat.say(f"context: {chat.llm.info.n_ctx} tokens")
     else:
         chat.open(chat.model, threads=value)
-        chat.say(f"threads: {chat.llm.info.n_threads}")
+        chat.say(f"threads: {value}")
 
 
 def _words(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from edgellm.core.errors import ConfigError, ContextOverflow, EdgeLLMError, Temp
 from edgellm.core.results import Chunk, Completion
 
 if TYPE_CHECKING:
+    from edgellm.cli.remote import Remote
     from edgellm.llm import LLM
 
 FULL = "the context is full: /clear starts a new conversation"
@@ -31,7 +32,7 @@ FULL = "the context is full: /clear starts a new conversation"
 MAX_COLUMNS = 100
 """Of help that does not go to a terminal."""
 
-Opener = Callable[..., "LLM"]
+Opener = Callable[..., "LLM | Remote"]
 """opener(model, ctx_size=..., threads=...) opens a model as the command line asked, but for what is given here."""
 
 
@@ -39,13 +40,14 @@ class Repl:
     """A conversation with a model, and how it is shown. `close` closes the model that is open then.
 
     parameters: fields of SamplingParams that were set. stats: "" | "short" | "long", after every answer.
-    name: of the session that was saved or loaded last. attached: texts that go before the next message.
+    typed: a person types at a terminal. name: of the session that was saved or loaded last. attached: texts that go
+    before the next message.
     """
 
     def __init__(
         self,
         model: str,
-        llm: LLM,
+        llm: LLM | Remote,
         opener: Opener,
         params: SamplingParams | None = None,
         system: str | None = None,
@@ -60,7 +62,7 @@ class Repl:
         self.attached: list[str] = []
         self.name = ""
         self.markdown, self.wrap, self.stats = not simple, not simple, ""
-        self._typed, self._simple = typed, simple
+        self.typed, self._simple = typed, simple
         self._failed = False
         self._noted: set[str] = set()
         self._metadata: Mapping[str, Any] | None = None
@@ -80,7 +82,7 @@ class Repl:
                     self.ask(message.text)
                 elif not commands.run(self, message.text):
                     break
-        return 1 if self._failed and not self._typed else 0
+        return 1 if self._failed and not self.typed else 0
 
     def ask(self, text: str) -> None:
         """Send a message and stream the answer; Ctrl-C stops the answer and keeps what was said."""
@@ -111,7 +113,8 @@ class Repl:
                 self._noted.add(note)
                 self._whisper(f"({note})")
         if done is not None and done.finish_reason == "length":
-            self.say(f"[{FULL}]" if done.usage.total_tokens >= self.llm.info.n_ctx else "[cut at -n tokens]")
+            full = 0 < self.llm.info.n_ctx <= done.usage.total_tokens
+            self.say(f"[{FULL}]" if full else "[cut at -n tokens]")
         if done is not None and self.stats:
             self._whisper(stats_line(done) if self.stats == "long" else short_line(done, self.llm.info.n_ctx))
 
@@ -192,10 +195,13 @@ class Repl:
         self.llm, self.model, self._metadata = llm, model, None
 
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the model's file."""
+        """The metadata of the model's file. ConfigError where it lies on a server."""
         if self._metadata is None:
+            from edgellm.cli.remote import Remote
             from edgellm.gguf.reader import GGUFFile
 
+            if isinstance(self.llm, Remote):
+                raise ConfigError(f"the model's file is on the server: {self.llm.url}")
             with GGUFFile(self.llm.info.path) as file:
                 self._metadata = dict(file.metadata)
         return self._metadata
@@ -236,7 +242,7 @@ class Repl:
     # -- input -----------------------------------------------------------------------------------------------------
 
     def _new_reader(self) -> Reader:
-        if not self._typed:
+        if not self.typed:
             return Lines()
         if self._simple:
             return Lines(prompt=True)

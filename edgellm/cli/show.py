@@ -8,16 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 from edgellm.cli import sampling
 from edgellm.core.config import DEFAULTS, GGUF_SAMPLING_KEYS
+from edgellm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgellm.cli.repl import Repl
+    from edgellm.engine.info import LLMInfo
 
 
 def info(chat: Repl) -> None:
     """What was opened and how it runs."""
-    i = chat.llm.info
+    from edgellm.cli.remote import Remote
+
+    if isinstance(chat.llm, Remote):
+        i = chat.llm.info
+        rows = {
+            "model": chat.model,
+            "server": i.path,
+            "context": f"{i.n_ctx or '?'} tokens",
+            "fingerprint": i.fingerprint,
+        }
+    else:
+        rows = _facts(chat, chat.llm.info)
+    for name, value in rows.items():
+        chat.say(f"  {name:<13} {value}")
+
+
+def _facts(chat: Repl, i: LLMInfo) -> dict[str, str]:
+    """What is known of a model in this process."""
     used = chat.used()
-    rows = {
+    return {
         "model": chat.model,
         "architecture": i.architecture,
         "parameters": f"{i.n_params / 1e6:.0f} M, {i.bits_per_weight:.2f} bits per weight",
@@ -28,8 +47,6 @@ def info(chat: Repl) -> None:
         "file": i.path,
         "fingerprint": i.fingerprint,
     }
-    for name, value in rows.items():
-        chat.say(f"  {name:<13} {value}")
 
 
 def license_(chat: Repl) -> None:
@@ -42,7 +59,11 @@ def license_(chat: Repl) -> None:
 def parameters(chat: Repl, only: str | None = None) -> None:
     """Every sampling parameter, its value, and whose choice that is."""
     chosen = sampling.given_fields(sampling.build(chat.parameters))
-    own = {field: chat.metadata().get(key) for key, field in GGUF_SAMPLING_KEYS.items()}
+    try:
+        metadata = chat.metadata()
+    except ConfigError:  # on a server, whose defaults are its own
+        metadata = {}
+    own = {field: metadata.get(key) for key, field in GGUF_SAMPLING_KEYS.items()}
     for option in sampling.OPTIONS:
         field = option.field
         if only not in (None, field):

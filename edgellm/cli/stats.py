@@ -22,6 +22,6 @@ def stats_line(c: Completion) -> str:
 
 
 def short_line(c: Completion, n_ctx: int) -> str:
-    """What somebody at a terminal may want to know."""
-    used = 100 * c.usage.total_tokens / n_ctx
-    return f"[{c.usage.completion_tokens} tokens, {rates(c)[1]:.0f} t/s, {used:.0f} % of the context used]"
+    """What somebody at a terminal may want to know. n_ctx: 0 where nobody knows."""
+    used = f", {100 * c.usage.total_tokens / n_ctx:.0f} % of the context used" if n_ctx else ""
+    return f"[{c.usage.completion_tokens} tokens, {rates(c)[1]:.0f} t/s{used}]"

@@ -203,7 +203,7 @@ LOG: Variable[str | None] = Variable(
 )
 API_KEY: Variable[str | None] = Variable(
     "EDGELLM_API_KEY",
-    "Keys of `edgellm serve`, separated by commas, where --api-key is not given; default: none.",
+    "Keys of `edgellm serve`, separated by commas, where --api-key is not given; `chat --url` sends the first one.",
     _text,
     _none,
     secret=True,
