@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from edgellm.core.errors import EdgeLLMError
+from edgellm.core.errors import ConfigError, EdgeLLMError
 from edgellm.core.record import dataclass
 
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
@@ -19,6 +19,10 @@ RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
 
 KV_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
 """GGML's number of a KV format -> its name here."""
+
+
+POOLINGS = {None: None, -1: None, 1: "mean", 2: "cls", 3: "last"}
+"""llama.cpp's number of a pooling -> its name here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,12 @@ CONSTRUCTOR = _table(
     ("n_threads", None, "mapped", "None: one per physical core this process may use"),
     ("n_threads_batch", None, "ignored", "prompt and answer use the same threads"),
     ("rope_scaling_type", -1, "refused", _IN_FILE),
-    ("pooling_type", -1, "refused", _IN_FILE),
+    (
+        "pooling_type",
+        -1,
+        "mapped",
+        "-1: as the file says, else mean; 1 mean, 2 cls, 3 last; there is one vector a text",
+    ),
     ("attention_type", -1, "refused", _IN_FILE),
     ("rope_freq_base", 0.0, "refused", _IN_FILE),
     ("rope_freq_scale", 0.0, "refused", _IN_FILE),
@@ -64,7 +73,7 @@ CONSTRUCTOR = _table(
     ("yarn_beta_slow", 1.0, "refused", _IN_FILE),
     ("yarn_orig_ctx", 0, "refused", _IN_FILE),
     ("logits_all", False, "mapped", "what `scores` holds; log-probabilities do not need it"),
-    ("embedding", False, "ignored", "embeddings and text come from one object"),
+    ("embedding", False, "mapped", "embeddings and text come from one object"),
     ("offload_kqv", True, "ignored", _NO_GPU),
     ("flash_attn", False, "ignored", "attention is always computed block by block"),
     ("op_offload", None, "ignored", _NO_GPU),
@@ -133,6 +142,13 @@ def _same(value: object, default: object) -> bool:
     if default is None:
         return isinstance(value, list | tuple | dict) and not value
     return type(value) in (type(default), int, float, bool, str) and value == default
+
+
+def pooling(value: int | None) -> str | None:
+    """The name of a pooling. Raises ConfigError for a number that has none."""
+    if value not in POOLINGS:
+        raise ConfigError(f"pooling_type={value!r:.80} is not supported: {CONSTRUCTOR['pooling_type'].note}")
+    return POOLINGS[value]
 
 
 def kv_type(value: int | str | None) -> str:

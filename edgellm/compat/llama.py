@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +51,7 @@ class Llama:
         self.last_n_tokens_size = chosen["last_n_tokens_size"]
         self._logits_all = bool(chosen["logits_all"])
         self._spm_infill = bool(chosen["spm_infill"])
+        self._pooling = arguments.pooling(chosen["pooling_type"])
         self._tokens: list[int] = []
         self.set_seed(chosen["seed"])
         template_of(self.chat_format, "", "")  # a name that is none is said before the model is loaded
@@ -280,7 +282,13 @@ class Llama:
         """
         ids = [*([] if reset else self._tokens), *tokens]
         chunks = self.llm.generate(ids, stream=True, on_error="raise", **self._step_sampling(sampling))
-        return (token for chunk in chunks for token in chunk.token_ids)
+
+        def follow() -> Iterator[int]:
+            with closing(chunks):  # leaving this iterator stops the work
+                for chunk in chunks:
+                    yield from chunk.token_ids
+
+        return follow()
 
     # -- step by step ----------------------------------------------------------------------------------------------
 
@@ -344,12 +352,29 @@ class Llama:
     # -- embeddings ------------------------------------------------------------------------------------------------
 
     def create_embedding(self, input: str | list[str], model: str | None = None) -> Response:
-        """Not in this release: RequestError."""
-        raise RequestError("embeddings are not supported in this release")
+        """One vector a text, in the shape of OpenAI's embeddings. Not normalised, as there."""
+        texts = [input] if isinstance(input, str) else input
+        vectors, count = self.embed(texts, return_count=True)
+        data = [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(vectors)]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {"object": "list", "data": data, "model": self.model_path if model is None else model, "usage": usage}
 
-    def embed(self, input: str | list[str], **options: Any) -> list[Any]:
-        """Not in this release: RequestError."""
-        raise RequestError("embeddings are not supported in this release")
+    def embed(
+        self,
+        input: str | list[str],
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+    ) -> Any:
+        """A vector for a text, a list of them for a list; return_count: and how many tokens there were.
+
+        truncate: what a text has beyond the context is left out; False: ContextOverflow.
+        """
+        texts = [input] if isinstance(input, str) else input
+        ids = [self.llm.tokenize(text)[: self.n_ctx() if truncate else None] for text in texts]
+        vectors = self.llm.embed(ids, pooling=self._pooling, normalize=normalize).tolist() if ids else []
+        found = vectors[0] if isinstance(input, str) else vectors
+        return (found, sum(map(len, ids))) if return_count else found
 
     # -- what was opened -------------------------------------------------------------------------------------------
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from edgellm.core.record import dataclass, field
 from edgellm.core.results import Chunk, Completion, Logprobs, TokenLogprob
 
 Response = dict[str, Any]
+Chunks = Generator[Chunk, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,17 @@ class Reply:
         choice = {"text": self.prompt + completion.text, "logprobs": logprobs}
         return self._text(choice, completion.finish_reason) | {"usage": self._usage(completion)}
 
-    def text_chunks(self, chunks: Iterator[Chunk]) -> Iterator[Response]:
+    def text_chunks(self, chunks: Chunks) -> Iterator[Response]:
         """A streamed text completion: the last chunk has no text, only the reason why the answer ended."""
-        if self.prompt:
-            yield self._text({"text": self.prompt, "logprobs": None}, None)
-        for chunk in chunks:
-            if chunk.text or (chunk.logprobs is not None and chunk.logprobs.content):
-                logprobs = None if chunk.logprobs is None else self._legacy(chunk.logprobs)
-                yield self._text({"text": chunk.text, "logprobs": logprobs}, None)
-            if chunk.finish_reason is not None:
-                yield self._text({"text": "", "logprobs": None}, chunk.finish_reason)
+        with closing(chunks):  # leaving this stream stops the work
+            if self.prompt:
+                yield self._text({"text": self.prompt, "logprobs": None}, None)
+            for chunk in chunks:
+                if chunk.text or (chunk.logprobs is not None and chunk.logprobs.content):
+                    logprobs = None if chunk.logprobs is None else self._legacy(chunk.logprobs)
+                    yield self._text({"text": chunk.text, "logprobs": logprobs}, None)
+                if chunk.finish_reason is not None:
+                    yield self._text({"text": "", "logprobs": None}, chunk.finish_reason)
 
     def _text(self, choice: dict[str, Any], finish_reason: str | None) -> Response:
         return self._body(f"cmpl-{self.id}", "text_completion", choice | {"index": 0, "finish_reason": finish_reason})
@@ -73,14 +76,15 @@ class Reply:
         }
         return self._body(f"chatcmpl-{self.id}", "chat.completion", choice) | {"usage": self._usage(completion)}
 
-    def chat_chunks(self, chunks: Iterator[Chunk]) -> Iterator[Response]:
+    def chat_chunks(self, chunks: Chunks) -> Iterator[Response]:
         """A streamed chat completion: the role first, the reason why the answer ended last."""
-        yield self._delta({"role": "assistant"}, None)
-        for chunk in chunks:
-            if chunk.text or (chunk.logprobs is not None and chunk.logprobs.content):
-                yield self._delta({"content": chunk.text}, None, chunk.logprobs)
-            if chunk.finish_reason is not None:
-                yield self._delta({}, chunk.finish_reason)
+        with closing(chunks):
+            yield self._delta({"role": "assistant"}, None)
+            for chunk in chunks:
+                if chunk.text or (chunk.logprobs is not None and chunk.logprobs.content):
+                    yield self._delta({"content": chunk.text}, None, chunk.logprobs)
+                if chunk.finish_reason is not None:
+                    yield self._delta({}, chunk.finish_reason)
 
     def _delta(self, delta: dict[str, str], finish_reason: str | None, logprobs: Logprobs | None = None) -> Response:
         choice = {

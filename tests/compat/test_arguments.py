@@ -102,6 +102,8 @@ def test_what_is_mapped(open_llama: OpenLlama) -> None:
     assert (llama.n_ctx(), llama.llm.info.kv_type) == (100, "q8_0+f32")
     assert llama.llm._loaded.engine.spec.budget.tokens == 32
     assert open_llama("x", n_ctx=0).n_ctx() == 256
+    with pytest.raises(ConfigError, match="pooling_type=0 is not supported"):
+        open_llama("x", pooling_type=0)
     with pytest.raises(ConfigError, match=r"kv_type must be one of .* found '3'"):
         open_llama("x", type_k=3)
 
@@ -129,8 +131,6 @@ def test_chat_refuses(open_llama: OpenLlama) -> None:
             llama.create_chat_completion(ask, **given)
     for allowed in ({"tools": [tool], "tool_choice": "none"}, {"tools": [tool]}, {"response_format": {"type": "text"}}):
         assert llama.create_chat_completion(ask, **allowed)["choices"][0]["message"]["content"] == "x"
-    with pytest.raises(RequestError, match="embeddings"):
-        llama.create_embedding("a")
 
 
 def test_chat_formats(open_llama: OpenLlama) -> None:

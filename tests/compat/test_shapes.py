@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from compat.conftest import OpenLlama
 from serving.tiny import END, START, ids, write_tiny
 
 from edgellm import ContextOverflow, RequestError
+from edgellm.compat import Llama
 
 USAGE = {"prompt_tokens": int, "completion_tokens": int, "total_tokens": int}
 BODY = {"id": str, "object": str, "created": int, "model": str}
@@ -208,6 +210,22 @@ def test_fill_in_the_middle(open_llama: OpenLlama, tmp_path: Any) -> None:
     assert seen == {False: "<a>b_", True: ">b<a_"}
 
 
+def test_leaving_a_stream_stops_the_work(open_llama: OpenLlama) -> None:
+    n_ctx = 20_000
+    llama = open_llama("0123456789" * (n_ctx // 10), n_ctx=n_ctx)
+    streams: list[Any] = [
+        llama("a", stream=True, max_tokens=None),
+        llama.create_chat_completion(ASK, stream=True),
+        llama.generate(ids("a")),
+    ]
+    for stream in streams:
+        next(stream), next(stream)
+        stream.close()
+    while llama.llm.stats.running:
+        time.sleep(0.001)
+    assert llama.llm.stats.tokens < 1.5 * n_ctx  # of three contexts full
+
+
 def test_step_by_step(open_llama: OpenLlama) -> None:
     llama = open_llama("xyz", logits_all=True)
     with pytest.raises(RequestError, match="eval"):
@@ -245,6 +263,29 @@ def test_each_step_has_a_draw_of_its_own(open_llama: OpenLlama) -> None:
         assert llama.sample(**flat) == tokens[-1]
     ranks = {t * 8 // llama.n_vocab() for t in tokens}
     assert len(ranks) > 3  # the same random number each time would choose about the same place in a flat distribution
+
+
+def test_embeddings(tiny_path: Path) -> None:
+    llama = Llama(str(tiny_path), n_ctx=64, embedding=True)
+    out = llama.create_embedding(["hello", "hello world"], model="mine")
+    entry = {"object": str, "embedding": [float], "index": int}
+    check(out, {"object": str, "model": str, "data": [entry], "usage": {"prompt_tokens": int, "total_tokens": int}})
+    assert (out["object"], out["model"], [d["index"] for d in out["data"]]) == ("list", "mine", [0, 1])
+    assert out["usage"]["total_tokens"] == len(llama.tokenize(b"hello") + llama.tokenize(b"hello world"))
+    one = llama.create_embedding("hello")["data"]
+    assert (len(one), one[0]["embedding"]) == (1, out["data"][0]["embedding"])
+    assert llama.embed("hello") == one[0]["embedding"]
+    assert llama.embed([]) == []
+    unit = np.array(llama.embed(["hello"], normalize=True)[0])
+    assert np.allclose(unit * np.linalg.norm(one[0]["embedding"]), one[0]["embedding"], rtol=1e-5)
+    assert len(llama.embed("a " * 500)) == llama.n_embd()
+    with pytest.raises(ContextOverflow):
+        llama.embed("a " * 500, truncate=False)
+    assert llama("ab", max_tokens=2)["usage"]["completion_tokens"] <= 2  # the same object writes, too
+    llama.close()
+    last = Llama(str(tiny_path), pooling_type=3)
+    assert last.embed("hello world") == last.llm.embed("hello world", pooling="last", normalize=False)[0].tolist()
+    last.close()
 
 
 def test_log_probabilities(open_llama: OpenLlama) -> None:
