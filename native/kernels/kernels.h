@@ -314,6 +314,6 @@ void el_avx512_vnni_vector_kernels(el_kernels *table);  /* isa/avx512_vnni_vecto
 void el_neon_matmul_kernels(el_kernels *table);         /* isa/neon_matmul*.c: pack, mm, quantize */
 void el_neon_vector_kernels(el_kernels *table);         /* isa/neon_vector.c: attention, rows, selection */
 void el_neon_dotprod_matmul_kernels(el_kernels *table); /* isa/neon_dotprod_matmul*.c: mm */
-void el_neon_i8mm_matmul_kernels(el_kernels *table); /* isa/neon_i8mm_matmul*.c: mm of 2 columns and more */
+void el_neon_i8mm_matmul_kernels(el_kernels *table); /* isa/neon_i8mm_matmul*.c: mm of more than 4 columns */
 
 #endif

@@ -1,4 +1,5 @@
-/* Matmul at level neon_i8mm: the level's table entries. One column is neon_dotprod's, everything else that of level neon. */
+/* Matmul at level neon_i8mm: the level's table entries. Up to four columns are neon_dotprod's, everything else is that of
+ * level neon. */
 #define EL_MMLA 1
 #include "neon_matmul.h"
 

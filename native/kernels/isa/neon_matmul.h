@@ -4,16 +4,17 @@
  *
  *   neon          int16 products, added up in pairs (EL_DOTPROD 0, EL_MMLA 0)
  *   neon_dotprod  sdot with one of four columns' dwords: 4 rows x 4 k (EL_DOTPROD 1)
- *   neon_i8mm     smmla: 2 rows x 8 k times 8 k x 2 columns (EL_MMLA 1), from 2 columns on; neon_dotprod serves one
+ *   neon_i8mm     smmla: 2 rows x 8 k times 8 k x 2 columns (EL_MMLA 1), in the expanded form only
  *
  * What differs is hidden here. A *unit* is one column or, with smmla, a pair of columns; a tile call works on up to 4
  * columns. The 16 rows of a unit are EL_REGS registers of sums, 4 rows x 1 column or 2 rows x 2 columns each (r0c0 r0c1
  * r1c0 r1c1); chains, scales and what else meets them is spread the same way ("by rows", "by unit"). A *step* is what
  * one instruction takes of 16 k: 4 k, or 8. The integers are exact, so the order inside a block does not matter.
  *
- * Weights stay signed bytes; what a type's unsigned quants have too much (u - 8) leaves through the activation sums,
- * which the sums of products begin with. There are two forms: packed (few columns), which unpacks in registers, and expanded
- * (many), which unpacks some blocks of the panel into scratch first, where every group of columns uses them. */
+ * There are two forms: packed (few columns), which unpacks in registers, and expanded (many), which unpacks some blocks of the
+ * panel into scratch first, where every group of columns uses them. Weights are signed bytes; what a type's unsigned quants
+ * have too much (u - 8) is subtracted when they are expanded, and leaves packed ones through the activation sums, which the
+ * sums of products begin with. */
 #ifndef EL_NEON_MATMUL_H
 #define EL_NEON_MATMUL_H
 
@@ -57,18 +58,35 @@ typedef struct el_column {
 /* Of a group; one more where the last unit lacks its second: the same again. */
 typedef el_column el_columns[EL_GROUP];
 
-/* k of an array of each of two columns, spread by unit. */
+/* A number of each of two columns, spread by unit. */
 EL_INLINE float32x4_t el_unit_f32(const float *first, const float *second) {
-    if (!EL_MMLA) return vld1q_dup_f32(first);
-    return vld1q_lane_f32(second, vld1q_lane_f32(second, vld1q_dup_f32(first), 1), 3);
+    const float32x4_t v = vld1q_dup_f32(first);
+    return EL_MMLA ? vzip1q_f32(v, vld1q_dup_f32(second)) : v;
 }
 EL_INLINE int32x4_t el_unit_s32(int32_t first, int32_t second) {
     const int32x4_t v = vdupq_n_s32(first);
-    return EL_MMLA ? vsetq_lane_s32(second, vsetq_lane_s32(second, v, 1), 3) : v;
+    return EL_MMLA ? vzip1q_s32(v, vdupq_n_s32(second)) : v;
 }
-EL_INLINE int16x4_t el_unit_s16(const int16_t *first, const int16_t *second) {
-    if (!EL_MMLA) return vld1_dup_s16(first);
-    return vld1_lane_s16(second, vld1_lane_s16(second, vld1_dup_s16(first), 1), 3);
+/* The same of two numbers each. */
+EL_INLINE void el_unit_two_f32(float32x2_t first, float32x2_t second, float32x4_t to[2]) {
+    if (EL_MMLA) {
+        const float32x2_t a = vzip1_f32(first, second), b = vzip2_f32(first, second);
+        to[0] = vcombine_f32(a, a);
+        to[1] = vcombine_f32(b, b);
+    } else {
+        to[0] = vdupq_lane_f32(first, 0);
+        to[1] = vdupq_lane_f32(first, 1);
+    }
+}
+EL_INLINE void el_unit_two_s32(int32x2_t first, int32x2_t second, int32x4_t to[2]) {
+    if (EL_MMLA) {
+        const int32x2_t a = vzip1_s32(first, second), b = vzip2_s32(first, second);
+        to[0] = vcombine_s32(a, a);
+        to[1] = vcombine_s32(b, b);
+    } else {
+        to[0] = vdupq_lane_s32(first, 0);
+        to[1] = vdupq_lane_s32(first, 1);
+    }
 }
 
 /* The columns of unit u. */
@@ -88,6 +106,18 @@ EL_INLINE void el_load_acts(const el_columns col, const int u, ptrdiff_t at, int
     x[1] = vreinterpretq_s8_s64(vzip2q_s64(first, second));
 }
 
+/* 8 activation sums each, at `first` and `second` for the columns of a unit, in the place of 16 k: of every sum its lowest 7 bits,
+ * then the bits above them. Sums of 32 activations are within 4,064. */
+EL_INLINE void el_load_act_sums(const int16_t *first, const int16_t *second, int8x16_t x[2]) {
+    const int16x8_t a = vld1q_s16(first), low = vdupq_n_s16(127);
+    const int8x8_t a0 = vmovn_s16(vandq_s16(a, low)), a1 = vshrn_n_s16(a, 7);
+    x[0] = x[1] = vcombine_s8(a0, a1);
+    if (!EL_MMLA) return;
+    const int16x8_t b = vld1q_s16(second);
+    x[0] = vcombine_s8(a0, vmovn_s16(vandq_s16(b, low)));
+    x[1] = vcombine_s8(a1, vshrn_n_s16(b, 7));
+}
+
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 /* Of a vector of 4 rows (those of register i, or of it and its neighbour) what register i wants. */
@@ -97,9 +127,6 @@ EL_INLINE int32x4_t el_rows_s32(int32x4_t v, const int i) {
 EL_INLINE float32x4_t el_rows_f32(float32x4_t v, const int i) {
     return !EL_MMLA ? v : i % 2 ? vzip2q_f32(v, v) : vzip1q_f32(v, v);
 }
-EL_INLINE int16x4_t el_rows_s16(int16x4_t v, const int i) {
-    return !EL_MMLA ? v : i % 2 ? vzip2_s16(v, v) : vzip1_s16(v, v);
-}
 /* Register i's four rows of 16: 0..3, 4..7, ... */
 EL_INLINE int el_quad(const int i) { return EL_MMLA ? i / 2 : i; }
 
@@ -107,11 +134,6 @@ EL_INLINE int el_quad(const int i) { return EL_MMLA ? i / 2 : i; }
 EL_INLINE float32x4_t el_f16_rows(const uint8_t *p, const int i) {
     const uint16x4_t h = vreinterpret_u16_u8(vld1_u8(p + 8 * el_quad(i)));
     return el_rows_f32(vcvt_f32_f16(vreinterpret_f16_u16(h)), i);
-}
-/* 16 bytes, by rows, as int16. */
-EL_INLINE int16x4_t el_s16_rows(int8x16_t bytes, const int i) {
-    const int16x8_t half = el_quad(i) < 2 ? vmovl_s8(vget_low_s8(bytes)) : vmovl_high_s8(bytes);
-    return el_rows_s16(el_quad(i) % 2 ? vget_high_s16(half) : vget_low_s16(half), i);
 }
 /* 16 bytes, by rows, as int32. */
 EL_INLINE int32x4_t el_s32_rows(int8x16_t bytes, const int i) {
@@ -132,13 +154,15 @@ EL_INLINE int8x16_t el_join(int8x16_t line0, int8x16_t line1, const int i) {
     return vreinterpretq_s8_s32(i % 2 ? vzip2q_s32(a, b) : vzip1q_s32(a, b));
 }
 
+/* el_add_steps: sum += w * x over steps first .. end - 1, an even number of them or, with smmla, any. wide: some weights exceed
+ * 32. */
 #if EL_MMLA
 
-EL_INLINE void el_add_16(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
-                         const int regs, const int wide) {
+EL_INLINE void el_add_steps(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
+                            const int regs, const int wide, const int first, const int end) {
     (void)wide;
     EL_UNROLL
-    for (int s = 0; s < EL_STEPS; s++) {
+    for (int s = first; s < end; s++) {
         EL_UNROLL
         for (int u = 0; u < units; u++) {
             EL_UNROLL
@@ -158,11 +182,11 @@ EL_INLINE int32x4_t el_dot4(int32x4_t sum, int8x16_t w, int8x16_t x, const int s
     }
 }
 
-EL_INLINE void el_add_16(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
-                         const int regs, const int wide) {
+EL_INLINE void el_add_steps(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
+                            const int regs, const int wide, const int first, const int end) {
     (void)wide;
     EL_UNROLL
-    for (int s = 0; s < EL_STEPS; s++) {
+    for (int s = first; s < end; s++) {
         EL_UNROLL
         for (int u = 0; u < units; u++) {
             EL_UNROLL
@@ -184,38 +208,43 @@ EL_INLINE int8x16_t el_dword(int8x16_t x, const int s) {
     }
 }
 
-/* Products of two steps fit into int16: 2 * 128 * 127 = 32,512; of weights within 32 those of all four, in pairs: 8 * 32 *
- * 127 = 32,512. */
-EL_INLINE void el_add_16(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
-                         const int regs, const int wide) {
+/* Products of two steps fit into int16: 2 * 128 * 127 = 32,512; of weights within 32 those of four, in pairs: 8 * 32 * 127 =
+ * 32,512. */
+EL_INLINE void el_add_steps(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
+                            const int regs, const int wide, const int first, const int end) {
     EL_UNROLL
     for (int u = 0; u < units; u++) {
         int8x16_t q[4];
         EL_UNROLL
-        for (int s = 0; s < 4; s++) q[s] = el_dword(x[u][0], s);
+        for (int s = first; s < end; s++) q[s] = el_dword(x[u][0], s);
         EL_UNROLL
         for (int r = 0; r < regs; r++) {
-            int16x8_t low[2], high[2];
+            int16x8_t all_low = vdupq_n_s16(0), all_high = vdupq_n_s16(0);
+            int32x4_t a = vdupq_n_s32(0), b = vdupq_n_s32(0);
             EL_UNROLL
-            for (int s = 0; s < 4; s += 2) {
-                low[s / 2] = vmull_s8(vget_low_s8(w[s][r]), vget_low_s8(q[s]));
-                high[s / 2] = vmull_high_s8(w[s][r], q[s]);
-                low[s / 2] = vmlal_s8(low[s / 2], vget_low_s8(w[s + 1][r]), vget_low_s8(q[s + 1]));
-                high[s / 2] = vmlal_high_s8(high[s / 2], w[s + 1][r], q[s + 1]);
+            for (int s = first; s < end; s += 2) {
+                int16x8_t low = vmull_s8(vget_low_s8(w[s][r]), vget_low_s8(q[s]));
+                int16x8_t high = vmull_high_s8(w[s][r], q[s]);
+                low = vmlal_s8(low, vget_low_s8(w[s + 1][r]), vget_low_s8(q[s + 1]));
+                high = vmlal_high_s8(high, w[s + 1][r], q[s + 1]);
+                all_low = s == first ? low : vaddq_s16(all_low, low);
+                all_high = s == first ? high : vaddq_s16(all_high, high);
+                a = s == first ? vpaddlq_s16(low) : vpadalq_s16(a, low);
+                b = s == first ? vpaddlq_s16(high) : vpadalq_s16(b, high);
             }
-            if (wide) {
-                const int32x4_t a = vpadalq_s16(vpaddlq_s16(low[0]), low[1]);
-                const int32x4_t b = vpadalq_s16(vpaddlq_s16(high[0]), high[1]);
-                sum[u][r] = vaddq_s32(sum[u][r], vpaddq_s32(a, b));
-            } else {
-                const int16x8_t a = vaddq_s16(low[0], low[1]), b = vaddq_s16(high[0], high[1]);
-                sum[u][r] = vpadalq_s16(sum[u][r], vpaddq_s16(a, b));
-            }
+            sum[u][r] = wide ? vaddq_s32(sum[u][r], vpaddq_s32(a, b))
+                             : vpadalq_s16(sum[u][r], vpaddq_s16(all_low, all_high));
         }
     }
 }
 
 #endif
+
+/* Add 16 k. */
+EL_INLINE void el_add_16(el_sums sum, const el_weights w, int8x16_t x[EL_GROUP][2], const int units,
+                         const int regs, const int wide) {
+    el_add_steps(sum, w, x, units, regs, wide, 0, EL_STEPS);
+}
 
 /* el_int8_peak_fn: the level's product on enough independent registers. */
 static inline int64_t el_multiply_only(int32_t rounds) {
@@ -254,11 +283,14 @@ static inline int64_t el_multiply_only(int32_t rounds) {
 
 EL_INLINE uint8x16_t el_low_nibbles(uint8x16_t v) { return vandq_u8(v, vdupq_n_u8(15)); }
 
-/* Bits s .. s + n-1 of each byte, moved to bit `to`. */
-EL_INLINE uint8x16_t el_bits_to(uint8x16_t v, const int s, const int n, const int to) {
-    const int8x16_t by = vdupq_n_s8((int8_t)(to - s));
-    const uint8x16_t moved = s == to ? v : vshlq_u8(v, by);
-    return vandq_u8(moved, vdupq_n_u8((uint8_t)(((1 << n) - 1) << to)));
+/* w with bits s .. s + n-1 of v at bit `to`, in each byte. */
+EL_INLINE uint8x16_t el_put_bits(uint8x16_t w, uint8x16_t v, const int s, const int n, const int to) {
+    const uint8x16_t mask = vdupq_n_u8((uint8_t)(((1 << n) - 1) << to));
+    return vbslq_u8(mask, s == to ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(to - s))), w);
+}
+/* The crumb s (bits 2s, 2s + 1) of each byte. */
+EL_INLINE uint8x16_t el_crumb(uint8x16_t v, const int s) {
+    return vandq_u8(s == 0 ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(-2 * s))), vdupq_n_u8(3));
 }
 
 /* ---- the driver ------------------------------------------------------------------------------------------------- */
@@ -287,17 +319,19 @@ typedef struct el_mm_type {
 /* The tile functions of a type, from inline functions <name>_<form>(t, nc), and their places in an el_mm_type. */
 #define EL_TILE_FUNCTION(name, form, nc) \
     static void name##_##form##_##nc(const el_tile_call *t) { name##_##form(t, nc); }
-#define EL_TILE_FUNCTIONS(name)         \
-    EL_TILE_FUNCTION(name, packed, 1)   \
-    EL_TILE_FUNCTION(name, packed, 2)   \
-    EL_TILE_FUNCTION(name, packed, 3)   \
-    EL_TILE_FUNCTION(name, packed, 4)   \
-    EL_TILE_FUNCTION(name, expanded, 2) \
-    EL_TILE_FUNCTION(name, expanded, 3) \
-    EL_TILE_FUNCTION(name, expanded, 4)
-#define EL_TILE_TABLES(name)                                                        \
-    .packed = {name##_packed_1, name##_packed_2, name##_packed_3, name##_packed_4}, \
-    .expanded = {NULL, name##_expanded_2, name##_expanded_3, name##_expanded_4}
+#define EL_TILE_FORM(name, form)    \
+    EL_TILE_FUNCTION(name, form, 1) \
+    EL_TILE_FUNCTION(name, form, 2) \
+    EL_TILE_FUNCTION(name, form, 3) \
+    EL_TILE_FUNCTION(name, form, 4)
+#define EL_TILE_TABLE(name, form) {name##_##form##_1, name##_##form##_2, name##_##form##_3, name##_##form##_4}
+#if EL_MMLA
+#define EL_TILE_FUNCTIONS(name) EL_TILE_FORM(name, expanded)
+#define EL_TILE_TABLES(name)    .expanded = EL_TILE_TABLE(name, expanded)
+#else
+#define EL_TILE_FUNCTIONS(name) EL_TILE_FORM(name, packed) EL_TILE_FORM(name, expanded)
+#define EL_TILE_TABLES(name) .packed = EL_TILE_TABLE(name, packed), .expanded = EL_TILE_TABLE(name, expanded)
+#endif
 
 /* The columns of a call; `load` is el_column_a16 or el_column_a256. */
 #define EL_LOAD_COLUMNS(t, nc, load, col)                                 \
@@ -319,6 +353,12 @@ EL_INLINE el_column el_column_a256(const void *row, int32_t k, int32_t block) {
                        .d = el_a256_d(row, k) + block,
                        .sum16 = el_a256_sum16(row, k) + (ptrdiff_t)block * 16,
                        .sum32 = el_a256_sum32(row, k) + (ptrdiff_t)block * 8};
+}
+
+/* How many of n columns the next group takes: as evenly shared as may be; with smmla 4, since 3 take as long. */
+EL_INLINE int32_t el_group_width(int32_t n) {
+    const int32_t groups = (n + EL_GROUP - 1) / EL_GROUP;
+    return !EL_MMLA ? (n + groups - 1) / groups : n < EL_GROUP ? n : EL_GROUP;
 }
 
 /* Write n_rows floats of each of a group's columns. */
@@ -348,7 +388,7 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
     uint8_t *to_quants = to_extras + chunk * t->expanded_extras;
     for (int32_t c0 = 0; c0 < n; c0 += EL_BATCH_COLUMNS) {
         const int32_t nc = n - c0 < EL_BATCH_COLUMNS ? n - c0 : EL_BATCH_COLUMNS;
-        const int32_t groups = (nc + EL_GROUP - 1) / EL_GROUP, expand = nc > t->packed_columns;
+        const int32_t groups = (nc + EL_GROUP - 1) / EL_GROUP, expand = EL_MMLA || nc > t->packed_columns;
         memset(acc, 0, (size_t)groups * EL_GROUP_FLOATS * sizeof *acc);
         for (int32_t b = 0; b < n_blocks; b += chunk) {
             el_tile_call call = {.quants = (const uint8_t *)panel + (size_t)b * (size_t)t->quant_bytes,
@@ -365,7 +405,7 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
                 call.extras = to_extras;
             }
             for (int32_t g = 0, c = 0; g < groups; g++) {
-                const int32_t width = (nc - c + groups - g - 1) / (groups - g); /* evenly shared */
+                const int32_t width = el_group_width(nc - c);
                 call.x = x + c0 + c;
                 call.acc = acc + g * EL_GROUP_FLOATS;
                 (expand ? t->expanded : t->packed)[width - 1](&call);
@@ -373,14 +413,15 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
             }
         }
         for (int32_t g = 0, c = 0; g < groups; g++) {
-            const int32_t width = (nc - c + groups - g - 1) / (groups - g);
+            const int32_t width = el_group_width(nc - c);
             el_mm_store(acc + g * EL_GROUP_FLOATS, n_rows, width, y + c0 + c, y_off);
             c += width;
         }
     }
 }
 
-/* el_<level>_<name>, the mm of a type. With smmla one column is neon_dotprod's. */
+/* el_<level>_<name>, the mm of a type. What is not expanded is neon_dotprod's with smmla too: there, bringing 2 rows x 8 k into one
+ * register costs what smmla saves. */
 #define EL_MM_ARGUMENTS                                                                             \
     const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, float *const *y, \
         size_t y_off, void *scratch
@@ -390,7 +431,7 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
     void el_neon_dotprod_##name(EL_MM_ARGUMENTS);                              \
     void EL_NAME(name)(EL_MM_ARGUMENTS);                                       \
     void EL_NAME(name)(EL_MM_ARGUMENTS) {                                      \
-        if (n == 1) {                                                          \
+        if (n <= EL_GROUP) {                                                   \
             el_neon_dotprod_##name(panel, k, n_rows, x, n, y, y_off, scratch); \
         } else {                                                               \
             el_mm_blocks(&type, panel, k, n_rows, x, n, y, y_off, scratch);    \

@@ -23,12 +23,13 @@ EL_INLINE int32_t quant_bytes(const int type) {
 EL_INLINE int32_t extra_bytes(const int type) { return type == EL_IQ4_XS ? 160 : has_min(type) ? 320 : 288; }
 
 /* Expanded blocks: the weights as el_add_16 wants them, [16-block][step][register]; what follows by rows, of 16 groups at
- * most: int32 scales, int16 minima, f32 d, dmin. */
+ * most: int32 scales, minima as el_add_steps wants 8 groups at a time, f32 d, dmin. */
 enum {
     EXPANDED_QUANTS = 4096,
     PART_BYTES = EL_STEPS * EL_REGS * 16,
     TO_MINIMA = 16 * EL_REGS * 16,
-    TO_D = TO_MINIMA + 16 * EL_REGS * 8,
+    MINIMA_BYTES = EL_STEPS / 2 * EL_REGS * 16, /* of 8 groups */
+    TO_D = TO_MINIMA + 2 * MINIMA_BYTES,
     EXPANDED_EXTRAS = TO_D + 2 * EL_REGS * 16,
 };
 
@@ -46,18 +47,18 @@ EL_INLINE int8x16_t packed_line(const int type, int8x16_t values, const uint8_t 
         const uint8_t *at = quants + (type == EL_Q5_K ? 640 : 512) * pair + 16 * quad;
         const uint8x16_t v = vld1q_u8(at + 64 * s);
         w = odd ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
-        if (type == EL_Q5_K) w = vorrq_u8(w, el_bits_to(vld1q_u8(at + 512 + 64 * odd), s, 1, 4));
+        if (type == EL_Q5_K) w = el_put_bits(w, vld1q_u8(at + 512 + 64 * odd), s, 1, 4);
     } else if (type == EL_IQ4_XS || type == EL_Q6_K) {
         const uint8x16_t v = vld1q_u8(quants + 256 * j + 64 * (s % 4) + 16 * quad);
         w = s < 4 ? el_low_nibbles(v) : vshrq_n_u8(v, 4);
         if (type == EL_Q6_K) {
             const uint8x16_t top = vld1q_u8(quants + 2048 + 128 * j + 64 * (s / 4) + 16 * quad);
-            w = vorrq_u8(w, el_bits_to(top, 2 * (s % 4), 2, 4));
+            w = el_put_bits(w, top, 2 * (s % 4), 2, 4);
         }
     } else {
         const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * j + 16 * quad;
-        w = el_bits_to(vld1q_u8(at + 64 * (s / 4)), 2 * (s % 4), 2, 0);
-        if (type != EL_Q2_K) w = vorrq_u8(w, el_bits_to(vld1q_u8(at + 128), s, 1, 2));
+        w = el_crumb(vld1q_u8(at + 64 * (s / 4)), s % 4);
+        if (type != EL_Q2_K) w = el_put_bits(w, vld1q_u8(at + 128), s, 1, 2);
     }
     return has_values(type) ? vqtbl1q_s8(values, w) : vreinterpretq_s8_u8(w);
 }
@@ -76,11 +77,25 @@ EL_INLINE int32x4_t packed_scale(const int type, const uint8_t *extras, int32_t 
     if (type == EL_Q2_K) v = el_low_nibbles(v);
     return el_s32_rows(vreinterpretq_s8_u8(v), i);
 }
-EL_INLINE int16x4_t packed_minimum(const int type, const uint8_t *extras, int32_t pair, const int odd,
-                                   const int i) {
-    const uint8x16_t v = type == EL_Q2_K ? vshrq_n_u8(vld1q_u8(extras + 16 * (2 * pair + odd)), 4)
-                                         : vld2q_u8(extras + 128 + 32 * pair).val[odd];
-    return el_s16_rows(vreinterpretq_s8_u8(v), i);
+/* Minima of groups 2 pair, 2 pair + 1: those two of every row, 8 rows of half h. */
+EL_INLINE uint8x16_t pair_of_minima(const int type, const uint8_t *extras, const int pair, const int h) {
+    if (type != EL_Q2_K) return vld1q_u8(extras + 128 + 32 * pair + 16 * h);
+    const uint8x16_t a = vshrq_n_u8(vld1q_u8(extras + 32 * pair), 4);
+    const uint8x16_t b = vshrq_n_u8(vld1q_u8(extras + 32 * pair + 16), 4);
+    return h ? vzip2q_u8(a, b) : vzip1q_u8(a, b);
+}
+/* Of groups 4 four .. 4 four + 3 and rows 4 quad .. 4 quad + 3: as a line of weights. */
+EL_INLINE int8x16_t line_of_minima(const int type, const uint8_t *extras, const int four, const int quad) {
+    const int16x8_t a = vreinterpretq_s16_u8(pair_of_minima(type, extras, 2 * four, quad / 2));
+    const int16x8_t b = vreinterpretq_s16_u8(pair_of_minima(type, extras, 2 * four + 1, quad / 2));
+    return vreinterpretq_s8_s16(quad % 2 ? vzip2q_s16(a, b) : vzip1q_s16(a, b));
+}
+/* Of groups 8 eight .. 8 eight + 7: step s (of the half that 8 take) and register i, as weights. */
+EL_INLINE int8x16_t packed_minima(const int type, const uint8_t *extras, const int eight, const int s,
+                                  const int i) {
+    if (!EL_MMLA) return line_of_minima(type, extras, 2 * eight + s, i);
+    return el_join(line_of_minima(type, extras, 2 * eight, i / 2),
+                   line_of_minima(type, extras, 2 * eight + 1, i / 2), i);
 }
 EL_INLINE float32x4_t packed_d(const int type, const el_tile_call *t, const uint8_t *extras, const int i) {
     const float32x4_t d = el_f16_rows(extras + (type == EL_IQ4_XS ? 128 : 256), i);
@@ -88,11 +103,19 @@ EL_INLINE float32x4_t packed_d(const int type, const el_tile_call *t, const uint
 }
 EL_INLINE float32x4_t packed_dmin(const uint8_t *extras, const int i) { return el_f16_rows(extras + 288, i); }
 
+EL_INLINE void clear(el_sums sums, const int units, const int regs) {
+    EL_UNROLL
+    for (int u = 0; u < units; u++) {
+        EL_UNROLL
+        for (int r = 0; r < regs; r++) sums[u][r] = vdupq_n_s32(0);
+    }
+}
+
 /* S of the registers first .. first + regs - 1 for 32-block 2 pair + odd of block b. */
 EL_INLINE void add_32(const int type, const int packed, int8x16_t values, const uint8_t *quants,
                       const uint8_t *extras, const el_columns col, int32_t b, int32_t pair, const int odd,
                       const int first, const int units, const int regs, el_sums S) {
-    const int32_t j = 2 * pair + odd, zero = -zero_point(type);
+    const int32_t j = 2 * pair + odd, zero = packed ? -zero_point(type) : 0;
     el_sums sum;
     EL_UNROLL
     for (int part = 0; part < 2; part++) {
@@ -131,33 +154,41 @@ EL_INLINE void add_32(const int type, const int packed, int8x16_t values, const 
     }
 }
 
-/* M of the same registers: all minima of a block. */
+/* M of the same registers: the minima of a block times activation sums, whose low bits and others are multiplied apart. */
 EL_INLINE void add_minima(const int type, const int packed, const uint8_t *extras, const el_columns col,
                           int32_t b, const int first, const int units, const int regs, el_sums M) {
+    enum { HALF = EL_STEPS / 2 };
+    el_sums above;
+    clear(M, units, regs);
+    clear(above, units, regs);
     EL_UNROLL
-    for (int group = 0; group < n_groups(type); group++) {
+    for (int eight = 0; eight < n_groups(type) / 8; eight++) {
+        int8x16_t x[EL_GROUP][2];
+        el_weights w;
         EL_UNROLL
         for (int u = 0; u < units; u++) {
             const el_column *c = el_first(col, u), *e = el_second(col, u);
-            const int16x4_t x = parts(type) == 2
-                                    ? el_unit_s16(c->sum32 + 8 * b + group, e->sum32 + 8 * b + group)
-                                    : el_unit_s16(c->sum16 + 16 * b + group, e->sum16 + 16 * b + group);
+            if (parts(type) == 2) el_load_act_sums(c->sum32 + 8 * b, e->sum32 + 8 * b, x[u]);
+            if (parts(type) == 1)
+                el_load_act_sums(c->sum16 + 16 * b + 8 * eight, e->sum16 + 16 * b + 8 * eight, x[u]);
+        }
+        EL_UNROLL
+        for (int s = 0; s < HALF; s++) {
             EL_UNROLL
             for (int r = 0; r < regs; r++) {
-                const int16_t *at = (const int16_t *)(extras + TO_MINIMA) + 4 * (EL_REGS * group + first + r);
-                const int16x4_t m =
-                    packed ? packed_minimum(type, extras, group / 2, group % 2, first + r) : vld1_s16(at);
-                M[u][r] = vmlal_s16(M[u][r], m, x);
+                w[s][r] = packed ? packed_minima(type, extras, eight, s, first + r)
+                                 : vld1q_s8((const int8_t *)extras + TO_MINIMA + MINIMA_BYTES * eight +
+                                            16 * (EL_REGS * s + first + r));
+                w[s + HALF][r] = w[s][r];
             }
         }
+        el_add_steps(M, w, x, units, regs, 1, 0, HALF);
+        el_add_steps(above, w, x, units, regs, 1, HALF, EL_STEPS);
     }
-}
-
-EL_INLINE void clear(el_sums sums, const int units, const int regs) {
     EL_UNROLL
     for (int u = 0; u < units; u++) {
         EL_UNROLL
-        for (int r = 0; r < regs; r++) sums[u][r] = vdupq_n_s32(0);
+        for (int r = 0; r < regs; r++) M[u][r] = vaddq_s32(M[u][r], vshlq_n_s32(above[u][r], 7));
     }
 }
 
@@ -170,13 +201,17 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
     el_columns col;
     EL_LOAD_COLUMNS(t, nc, el_column_a256, col)
     for (int32_t b = 0; b < n_blocks; b++) {
+        float32x4_t dx[EL_GROUP];
+        EL_UNROLL
+        for (int u = 0; u < units; u++)
+            dx[u] = el_unit_f32(el_first(col, u)->d + b, el_second(col, u)->d + b);
         EL_UNROLL
         for (int first = 0; first < EL_REGS; first += regs) {
             el_sums S, M;
             clear(S, units, regs);
-            clear(M, units, regs);
             for (int32_t pair = 0; pair < 4; pair++) {
                 add_32(type, packed, values, quants, extras, col, b, pair, 0, first, units, regs, S);
+                EL_FENCE(); /* one after the other: the registers hold one 32-block's sums and S */
                 add_32(type, packed, values, quants, extras, col, b, pair, 1, first, units, regs, S);
             }
             if (has_min(type)) add_minima(type, packed, extras, col, b, first, units, regs, M);
@@ -189,10 +224,9 @@ EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const i
                                                         : vld1q_f32(expanded + 4 * EL_REGS);
                 EL_UNROLL
                 for (int u = 0; u < units; u++) {
-                    const float32x4_t dx = el_unit_f32(el_first(col, u)->d + b, el_second(col, u)->d + b);
                     float *a = acc + 4 * (EL_REGS * u + first + r);
-                    float32x4_t v = vfmaq_f32(vld1q_f32(a), vcvtq_f32_s32(S[u][r]), vmulq_f32(d, dx));
-                    if (has_min(type)) v = vfmsq_f32(v, vcvtq_f32_s32(M[u][r]), vmulq_f32(dmin, dx));
+                    float32x4_t v = vfmaq_f32(vld1q_f32(a), vcvtq_f32_s32(S[u][r]), vmulq_f32(d, dx[u]));
+                    if (has_min(type)) v = vfmsq_f32(v, vcvtq_f32_s32(M[u][r]), vmulq_f32(dmin, dx[u]));
                     vst1q_f32(a, v);
                 }
             }
@@ -212,8 +246,10 @@ EL_INLINE void expand_32(const int type, int8x16_t values, const uint8_t *quants
         EL_UNROLL
         for (int s = 0; s < EL_STEPS; s++) {
             EL_UNROLL
-            for (int i = 0; i < EL_REGS; i++, to += 16)
-                vst1q_s8(to, packed_weights(type, values, quants, pair, odd, part, s, i));
+            for (int i = 0; i < EL_REGS; i++, to += 16) {
+                const int8x16_t w = packed_weights(type, values, quants, pair, odd, part, s, i);
+                vst1q_s8(to, vsubq_s8(w, vdupq_n_s8((int8_t)zero_point(type))));
+            }
         }
     }
     EL_UNROLL
@@ -222,10 +258,6 @@ EL_INLINE void expand_32(const int type, int8x16_t values, const uint8_t *quants
         EL_UNROLL
         for (int i = 0; i < EL_REGS; i++) {
             vst1q_s32((int32_t *)to_extras + 4 * (EL_REGS * group + i), packed_scale(type, extras, group, i));
-            if (!has_min(type)) continue;
-            const int16x4_t m = parts(type) == 2 ? packed_minimum(type, extras, pair, odd, i)
-                                                 : packed_minimum(type, extras, j, g, i);
-            vst1_s16((int16_t *)(to_extras + TO_MINIMA) + 4 * (EL_REGS * group + i), m);
         }
     }
 }
@@ -238,6 +270,16 @@ EL_INLINE void expand(const int type, const el_tile_call *t, uint8_t *to_quants,
         for (int32_t pair = 0; pair < 4; pair++) {
             expand_32(type, values, quants, extras, pair, 0, to_quants, to_extras);
             expand_32(type, values, quants, extras, pair, 1, to_quants, to_extras);
+        }
+        EL_UNROLL
+        for (int eight = 0; eight < n_groups(type) / 8 && has_min(type); eight++) {
+            int8_t *to = (int8_t *)to_extras + TO_MINIMA + MINIMA_BYTES * eight;
+            EL_UNROLL
+            for (int s = 0; s < EL_STEPS / 2; s++) {
+                EL_UNROLL
+                for (int i = 0; i < EL_REGS; i++, to += 16)
+                    vst1q_s8(to, packed_minima(type, extras, eight, s, i));
+            }
         }
         float *d = (float *)(to_extras + TO_D);
         EL_UNROLL

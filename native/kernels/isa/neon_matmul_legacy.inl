@@ -23,7 +23,7 @@ EL_INLINE int8x16_t packed_line(const int type, const uint8_t *quants, const int
     const uint8x16_t v = vld1q_u8(quants + 64 * i + 16 * quad);
     uint8x16_t w = part ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
     if (has_values(type)) return vqtbl1q_s8(vld1q_s8(type == EL_MXFP4 ? EL_MXFP4_VALUES : EL_IQ4_VALUES), w);
-    if (has_fifth(type)) w = vorrq_u8(w, el_bits_to(vld1q_u8(quants + 256 + 16 * quad), 4 * part + i, 1, 4));
+    if (has_fifth(type)) w = el_put_bits(w, vld1q_u8(quants + 256 + 16 * quad), 4 * part + i, 1, 4);
     return vreinterpretq_s8_u8(w);
 }
 
@@ -53,22 +53,14 @@ EL_INLINE float32x4_t scales(const int type, const uint8_t *extras, const int pa
     return vld1q_f32((const float *)(extras + EXPANDED_SCALES * which + 16 * i));
 }
 
-/* sum w q of a part of block b, registers first .. first + regs - 1. */
-EL_INLINE void part_sums(const int type, const int packed, const uint8_t *quants, const el_columns col,
-                         int32_t b, const int part, const int first, const int units, const int regs,
-                         el_sums sum) {
+/* sum += w q of a part of block b, registers first .. first + regs - 1. */
+EL_INLINE void add_part(const int type, const int packed, const uint8_t *quants, const el_columns col,
+                        int32_t b, const int part, const int first, const int units, const int regs,
+                        el_sums sum) {
     int8x16_t x[EL_GROUP][2];
     el_weights w;
     EL_UNROLL
-    for (int u = 0; u < units; u++) {
-        const int32_t i = 2 * b + part, zero = -zero_point(type);
-        const int32x4_t begin =
-            zero ? el_unit_s32(zero * el_first(col, u)->sum[i], zero * el_second(col, u)->sum[i])
-                 : vdupq_n_s32(0);
-        EL_UNROLL
-        for (int r = 0; r < regs; r++) sum[u][r] = begin;
-        el_load_acts(col, u, 32 * b + 16 * part, x[u]);
-    }
+    for (int u = 0; u < units; u++) el_load_acts(col, u, 32 * b + 16 * part, x[u]);
     EL_UNROLL
     for (int s = 0; s < EL_STEPS; s++) {
         EL_UNROLL
@@ -83,35 +75,49 @@ EL_INLINE void part_sums(const int type, const int packed, const uint8_t *quants
 }
 
 EL_INLINE void tile(const el_tile_call *t, const int nc, const int type, const int packed) {
-    const int units = el_units(nc), regs = el_regs(nc);
+    const int units = el_units(nc), regs = el_regs(nc), zero = packed ? -zero_point(type) : 0;
     const int32_t n_blocks = t->n_blocks;
     const uint8_t *quants = t->quants, *extras = t->extras;
     float *acc = t->acc;
     el_columns col;
     EL_LOAD_COLUMNS(t, nc, el_column_a16, col)
     for (int32_t b = 0; b < n_blocks; b++) {
+        float32x4_t dx[EL_GROUP][2], sx[EL_GROUP];
+        int32x4_t begin[EL_GROUP][2];
+        EL_UNROLL
+        for (int u = 0; u < units; u++) {
+            const el_column *c = el_first(col, u), *e = el_second(col, u);
+            el_unit_two_f32(vld1_f32(c->d + 2 * b), vld1_f32(e->d + 2 * b), dx[u]);
+            sx[u] = has_min(type) ? el_unit_f32(c->s + b, e->s + b) : dx[u][0];
+            begin[u][0] = begin[u][1] = vdupq_n_s32(0);
+            if (zero) {
+                el_unit_two_s32(vmul_n_s32(vld1_s32(c->sum + 2 * b), zero),
+                                vmul_n_s32(vld1_s32(e->sum + 2 * b), zero), begin[u]);
+            }
+        }
         EL_UNROLL
         for (int first = 0; first < EL_REGS; first += regs) {
             el_sums sum[2];
             EL_UNROLL
             for (int part = 0; part < 2; part++) {
-                part_sums(type, packed, quants, col, b, part, first, units, regs, sum[part]);
+                EL_UNROLL
+                for (int u = 0; u < units; u++) {
+                    EL_UNROLL
+                    for (int r = 0; r < regs; r++) sum[part][u][r] = begin[u][part];
+                }
+                add_part(type, packed, quants, col, b, part, first, units, regs, sum[part]);
             }
             EL_UNROLL
-            for (int u = 0; u < units; u++) {
-                const el_column *c = el_first(col, u), *e = el_second(col, u);
-                const float32x4_t dx0 = el_unit_f32(c->d + 2 * b, e->d + 2 * b);
-                const float32x4_t dx1 = el_unit_f32(c->d + 2 * b + 1, e->d + 2 * b + 1);
+            for (int r = 0; r < regs; r++) {
+                const float32x4_t d = scales(type, extras, packed, 0, first + r);
+                const float32x4_t m = has_min(type) ? scales(type, extras, packed, 1, first + r) : d;
                 EL_UNROLL
-                for (int r = 0; r < regs; r++) {
+                for (int u = 0; u < units; u++) {
                     float *a = acc + 4 * (EL_REGS * u + first + r);
-                    float32x4_t v = vmulq_f32(vcvtq_f32_s32(sum[0][u][r]), dx0);
-                    v = vfmaq_f32(v, vcvtq_f32_s32(sum[1][u][r]), dx1);
-                    v = vfmaq_f32(vld1q_f32(a), v, scales(type, extras, packed, 0, first + r));
-                    if (has_min(type)) {
-                        v = vfmaq_f32(v, scales(type, extras, packed, 1, first + r),
-                                      el_unit_f32(c->s + b, e->s + b));
-                    }
+                    float32x4_t v = vmulq_f32(vcvtq_f32_s32(sum[0][u][r]), dx[u][0]);
+                    v = vfmaq_f32(v, vcvtq_f32_s32(sum[1][u][r]), dx[u][1]);
+                    v = vfmaq_f32(vld1q_f32(a), v, d);
+                    if (has_min(type)) v = vfmaq_f32(v, m, sx[u]);
                     vst1q_f32(a, v);
                 }
             }
@@ -131,8 +137,10 @@ EL_INLINE void expand(const int type, const el_tile_call *t, uint8_t *to_quants,
             EL_UNROLL
             for (int s = 0; s < EL_STEPS; s++) {
                 EL_UNROLL
-                for (int i = 0; i < EL_REGS; i++, to_quants += 16)
-                    vst1q_s8((int8_t *)to_quants, packed_weights(type, quants, part, s, i));
+                for (int i = 0; i < EL_REGS; i++, to_quants += 16) {
+                    const int8x16_t w = packed_weights(type, quants, part, s, i);
+                    vst1q_s8((int8_t *)to_quants, vsubq_s8(w, vdupq_n_s8((int8_t)zero_point(type))));
+                }
             }
         }
     }

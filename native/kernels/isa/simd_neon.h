@@ -1,7 +1,7 @@
 /* The vector vocabulary at the neon levels; simd_avx2.h states what the names mean. A register holds 4 floats.
  *
- * What NEON's own operations would do otherwise: its maximum keeps a nan, so vf_max and vf_min are a comparison and a
- * selection. Its conversions of halves and its rounding agree with x86's (FPCR = 0, which a step sees to). */
+ * What NEON's own operations would do otherwise: its maximum keeps a nan or makes it quiet, so vf_max and vf_min are a
+ * comparison and a selection. Its conversions of halves and its rounding agree with x86's (FPCR = 0, which a step sees to). */
 #ifndef EL_SIMD_NEON_H
 #define EL_SIMD_NEON_H
 
@@ -98,8 +98,13 @@ EL_INLINE vf16 vf_sub(vf16 x, vf16 y) { EL_EACH(vf16, vsubq_f32(x.r[i], y.r[i]))
 EL_INLINE vf16 vf_mul(vf16 x, vf16 y) { EL_EACH(vf16, vmulq_f32(x.r[i], y.r[i])); }
 EL_INLINE vf16 vf_div(vf16 x, vf16 y) { EL_EACH(vf16, vdivq_f32(x.r[i], y.r[i])); }
 EL_INLINE vf16 vf_fma(vf16 x, vf16 y, vf16 z) { EL_EACH(vf16, vfmaq_f32(z.r[i], x.r[i], y.r[i])); }
-EL_INLINE vf16 vf_max(vf16 x, vf16 y) { EL_EACH(vf16, vbslq_f32(vcgtq_f32(x.r[i], y.r[i]), x.r[i], y.r[i])); }
-EL_INLINE vf16 vf_min(vf16 x, vf16 y) { EL_EACH(vf16, vbslq_f32(vcltq_f32(x.r[i], y.r[i]), x.r[i], y.r[i])); }
+/* m ? x : y. The mask is made here: of a comparison that it sees, clang makes NEON's own maximum. */
+EL_INLINE float32x4_t vx_select(uint32x4_t m, float32x4_t x, float32x4_t y) {
+    __asm__("" : "+w"(m));
+    return vbslq_f32(m, x, y);
+}
+EL_INLINE vf16 vf_max(vf16 x, vf16 y) { EL_EACH(vf16, vx_select(vcgtq_f32(x.r[i], y.r[i]), x.r[i], y.r[i])); }
+EL_INLINE vf16 vf_min(vf16 x, vf16 y) { EL_EACH(vf16, vx_select(vcltq_f32(x.r[i], y.r[i]), x.r[i], y.r[i])); }
 EL_INLINE vf16 vf_neg(vf16 x) { EL_EACH(vf16, vnegq_f32(x.r[i])); }
 EL_INLINE vf16 vf_abs(vf16 x) { EL_EACH(vf16, vabsq_f32(x.r[i])); }
 /* |x| with the sign of y. */
