@@ -33,7 +33,7 @@ class LLM(Front):
     weights: "mmap" runs from the file, "tiles" repacks at load, "cache" runs from a tile cache, which is written first
         where there is none ("cache:FILE": from that one as it is), "auto" = a cache if there is one, else tiles where
         memory allows. Same bits.
-    backend: "auto" | "native" | "reference".  isa: caps the instruction set level.
+    backend: "auto" | "native" | "numba" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     prefix_cache: prompts that begin as earlier ones did are computed from where they differ. Same bits.

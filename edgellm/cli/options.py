@@ -54,7 +54,9 @@ def add_compute(group: argparse._ActionsContainer) -> None:
         choices=_Weights(WEIGHTS),
         help="layout of the weights; cache: a file of tiles, see `edgellm pack` (cache:FILE: that one)",
     )
-    group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")
+    group.add_argument(
+        "--backend", default="auto", choices=["auto", "native", "numba", "reference"], help="what computes"
+    )
     group.add_argument("--isa", metavar="LEVEL", help="instruction set level (see `edgellm doctor`)")
 
 

@@ -1,4 +1,4 @@
-"""Logits of a text on the native core under a Setup: everything that must not change a bit."""
+"""Logits of a text under a Setup: everything that must not change a bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from parity.driver import Pages, Timeline, batch
 
 from edgellm.backends.base import BackendConfig
 from edgellm.backends.lower import lower
-from edgellm.backends.native import NativeBackend, tilefile
+from edgellm.backends.native import tilefile
+from edgellm.backends.select import select_backend
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.spec import load_plan
 
@@ -24,13 +25,14 @@ from edgellm.models.spec import load_plan
 @dataclass(frozen=True)
 class Setup:
     """threads; prefill chunk; weights mode ("cache": a tile cache of the test's own); other sequences beside; ISA level
-    (None = best); FTZ set by others."""
+    (None = best); what computes."""
 
     threads: int = 2
     chunk: int = 32
     weights: str = "tiles"
     others: int = 0
     isa: str | None = None
+    backend: str = "native"
 
 
 def logits(
@@ -55,7 +57,7 @@ def logits(
             isa=setup.isa,
             n_threads=setup.threads,
         )
-        executable = NativeBackend().compile(plan, file, config)
+        executable = select_backend(setup.backend).compile(plan, file, config)
         try:
             lines = [Timeline(Pages(plan, config.n_pages, seed=setup.chunk))]
             lines += [Timeline(lines[0].pages) for _ in range(setup.others)]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import edgellm
 from edgellm import _native
+from edgellm.backends.select import numba_why_not
 
 N_TOKENS = 300
 N_SCALAR = 100
@@ -34,6 +35,8 @@ AXES: dict[str, list[object]] = {
 }
 ALONE = [Setup(**{axis: value}) for axis, values in AXES.items() for value in values]  # type: ignore[arg-type]
 
+NUMBA = [Setup(chunk=100, backend="numba")] if not numba_why_not() else []
+
 
 def _combinations() -> list[Setup]:
     rng = random.Random(20)
@@ -46,7 +49,7 @@ def _combinations() -> list[Setup]:
 
 
 def describe(setup: Setup) -> str:
-    return f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}"
+    return f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}-{setup.backend}"
 
 
 @pytest.fixture(scope="module", params=["smollm2", "gemma3"])
@@ -69,7 +72,7 @@ def test_the_hash_is_pinned(model: tuple[str, Path, list[int], NDArray[np.float3
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("setup", [*ALONE, *_combinations()], ids=describe)
+@pytest.mark.parametrize("setup", [*ALONE, *_combinations(), *NUMBA], ids=describe)
 def test_same_bits(model: tuple[str, Path, list[int], NDArray[np.float32]], setup: Setup) -> None:
     _, path, tokens, expected = model
     if setup.isa == "scalar" and not os.environ.get("EDGELLM_LONG_TESTS"):  # two minutes for all of them

@@ -16,6 +16,7 @@ from invariance.machine import Setup, logits
 from numpy.typing import NDArray
 
 from edgellm import _native
+from edgellm.backends.select import numba_why_not
 from edgellm.gguf.qtypes import QType
 from edgellm.gguf.quantize import dequantize, quantize
 from edgellm.gguf.reader import GGUFFile
@@ -56,11 +57,12 @@ SETUPS = [
     *(Setup(isa=level) for level in LEVELS if level != BEST),
     Setup(threads=4, chunk=7, weights="mmap", others=3),
     Setup(threads=1, chunk=7, weights="cache", others=3),
+    *([Setup(backend="numba"), Setup(threads=3, chunk=7, others=3, backend="numba")] if not numba_why_not() else []),
 ]
 
 
 def describe(setup: Setup) -> str:
-    return f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}"
+    return f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}-{setup.backend}"
 
 
 def quantized(source: Path, path: Path, qtype: QType) -> Path:

@@ -1,0 +1,66 @@
+"""Compiling kernels with Numba, and where compiled code is kept: CACHE/numba/HASH, one folder for each state of this
+package's sources and of the compiler. Where no folder can be written, kernels are compiled again in every process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+
+from edgellm.core import env
+from edgellm.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+UNUSED_SECONDS = 30 * 24 * 3600
+"""Folders of other versions that nothing has used for so long are removed."""
+
+
+@cache
+def folder() -> Path | None:
+    """Where compiled code is kept; None where nothing can be written."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    try:
+        path = env.CACHE.get() / "numba" / digest.hexdigest()[:16]
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):  # which dates the folder, too
+            pass
+        for other in path.parent.iterdir():
+            if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
+    except (OSError, ConfigError) as e:
+        log.info("compiled code cannot be kept, so that every start compiles: %s", e)
+        return None
+    return path
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """A function that Numba compiles when it is first called with arguments of new types, without the GIL.
+
+    Arguments are numbers and flat contiguous arrays. No bounds are checked, and division by zero is IEEE's.
+    """
+    with _keeping():
+        return numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=folder() is not None)(function)
+
+
+@contextlib.contextmanager
+def _keeping() -> Iterator[None]:
+    """Numba keeps what is declared meanwhile in `folder`; it reads the setting as a function is declared."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder() or "")
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before

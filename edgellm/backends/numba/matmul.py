@@ -1,0 +1,238 @@
+"""Matmul kernels over panels of 16 rows (pack.py), with the formulas of native/kernels/kernels.h.
+
+Each walks the blocks of a panel in ascending order, unpacks a block once and applies it to every column (token, or
+token and rank). Inside a block everything is exact integer arithmetic; `sums` [columns, 16] holds the one float chain
+of each (row, column). Column c reads row `rows[c]` of the activations and writes to y from `to[c]` on; what
+it adds to, where there is a residual, begins at `other[c]`. At most COLUMNS columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgellm.backends.numba.compiled import kernel
+from edgellm.backends.numba.vectors import (
+    add,
+    dot_high,
+    dot_low,
+    fma,
+    load,
+    load_ints,
+    load_pairs,
+    load_weights,
+    madd,
+    mul,
+    neg,
+    no_ints,
+    splat,
+    splat_at,
+    splat_pair,
+    store,
+    to_floats,
+)
+
+F = np.float32
+ZERO, ONE = F(0), F(1)
+COLUMNS = 64
+
+
+@kernel
+def finish(
+    sums: Any, n: int, row: int, n_rows: int, y: Any, to: Any, scale: F, bias: Any, residual: Any, other: Any
+) -> None:
+    """`v * scale`, `+ bias`, `residual + v`, each where there is one, into rows row .. of y."""
+    for c in range(n):
+        for r in range(min(16, n_rows - row)):
+            v = sums[16 * c + r]
+            if scale != ONE:
+                v = F(v * scale)
+            if len(bias):
+                v = F(v + bias[row + r])
+            if len(residual):
+                v = F(residual[other[c] + row + r] + v)
+            y[to[c] + row + r] = v
+
+
+@kernel
+def mm_a16(
+    w: tuple[Any, ...],
+    base: int,
+    first: int,
+    last: int,
+    n_rows: int,
+    k: int,
+    x: tuple[Any, ...],
+    rows: Any,
+    y: Any,
+    to: Any,
+    scale: F,
+    bias: Any,
+    residual: Any,
+    other: Any,
+    sums: Any,
+) -> None:
+    """32-block types. t = fma(i1, dx1, i0 * dx0); acc = fma(t, d, acc); with minima acc = fma(m, s, acc)."""
+    q, d, m = w
+    xq, xd, xs = x
+    n, blocks = len(rows), k // 32
+    size = len(q) // len(d) * 16
+    for p in range(first, last):
+        for c in range(n):
+            store(sums, 16 * c, splat(ZERO))
+        for b in range(blocks):
+            at = (base + p) * blocks + b
+            weights = load_weights(q, at * size)
+            scales = load(d, 16 * at)
+            minima = load(m, 16 * at) if len(m) else scales
+            for c in range(n):
+                i = rows[c] * k + 32 * b
+                low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
+                t = fma(high, splat_at(xd, i // 16 + 1), mul(low, splat_at(xd, i // 16)))
+                acc = fma(t, scales, load(sums, 16 * c))
+                if len(m):
+                    acc = fma(minima, splat_at(xs, i // 32), acc)
+                store(sums, 16 * c, acc)
+        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+
+
+@kernel
+def mm_nvfp4(
+    w: tuple[Any, ...],
+    base: int,
+    first: int,
+    last: int,
+    n_rows: int,
+    k: int,
+    x: tuple[Any, ...],
+    rows: Any,
+    y: Any,
+    to: Any,
+    scale: F,
+    bias: Any,
+    residual: Any,
+    other: Any,
+    sums: Any,
+) -> None:
+    """A scale per 16 weights: acc = fma(i, e * dx, acc) for each 16."""
+    q, d, _ = w
+    xq, xd, _ = x
+    n, blocks = len(rows), k // 32
+    size = len(q) // len(d) * 32
+    for p in range(first, last):
+        for c in range(n):
+            store(sums, 16 * c, splat(ZERO))
+        for b in range(blocks):
+            at = (base + p) * blocks + b
+            weights = load_weights(q, at * size)
+            e0, e1 = load(d, 32 * at), load(d, 32 * at + 16)
+            for c in range(n):
+                i = rows[c] * k + 32 * b
+                low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
+                acc = fma(low, mul(e0, splat_at(xd, i // 16)), load(sums, 16 * c))
+                store(sums, 16 * c, fma(high, mul(e1, splat_at(xd, i // 16 + 1)), acc))
+        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+
+
+@kernel
+def mm_a256(
+    w: tuple[Any, ...],
+    base: int,
+    first: int,
+    last: int,
+    n_rows: int,
+    k: int,
+    x: tuple[Any, ...],
+    rows: Any,
+    y: Any,
+    to: Any,
+    scale: F,
+    bias: Any,
+    residual: Any,
+    other: Any,
+    sums: Any,
+) -> None:
+    """256-block types. S = sum of scale * i over groups of 16, M = sum of minimum * sum16, of a block;
+    acc = fma(S, d * dx, acc); with minima acc = fma(M, -(dmin * dx), acc)."""
+    q, d, m, scales, minima = w
+    xq, xd, x16 = x
+    n, blocks = len(rows), k // 256
+    size = len(q) // len(d) * 2  # of 32 weights of each row
+    totals = np.empty(32 * n, np.int32)
+    for p in range(first, last):
+        for c in range(n):
+            store(sums, 16 * c, splat(ZERO))
+        for b in range(blocks):
+            at = (base + p) * blocks + b
+            for c in range(2 * n):
+                store(totals, 16 * c, no_ints())
+            for j in range(8):
+                weights = load_weights(q, (8 * at + j) * size)
+                s0 = load_ints(scales, (16 * at + 2 * j) * 16)
+                s1 = load_ints(scales, (16 * at + 2 * j + 1) * 16)
+                for c in range(n):
+                    i = rows[c] * k + 256 * b + 32 * j
+                    products = add(mul(s0, dot_low(weights, xq, i)), mul(s1, dot_high(weights, xq, i + 16)))
+                    store(totals, 32 * c, add(load_ints(totals, 32 * c), products))
+                    if len(minima):
+                        products = madd(load_pairs(minima, (8 * at + j) * 32), splat_pair(x16, i // 16))
+                        store(totals, 32 * c + 16, add(load_ints(totals, 32 * c + 16), products))
+            for c in range(n):
+                dx = splat_at(xd, rows[c] * blocks + b)
+                total = to_floats(load_ints(totals, 32 * c))
+                acc = fma(total, mul(load(d, 16 * at), dx), load(sums, 16 * c))
+                if len(minima):
+                    total = to_floats(load_ints(totals, 32 * c + 16))
+                    acc = fma(total, neg(mul(load(m, 16 * at), dx)), acc)
+                store(sums, 16 * c, acc)
+        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+
+
+@kernel
+def mm_floats(
+    w: tuple[Any, ...],
+    base: int,
+    first: int,
+    last: int,
+    n_rows: int,
+    k: int,
+    x: Any,
+    rows: Any,
+    y: Any,
+    to: Any,
+    scale: F,
+    bias: Any,
+    residual: Any,
+    other: Any,
+    sums: Any,
+) -> None:
+    """Float weights: a chain over k. x holds float rows; `rows` are their first elements."""
+    q = w[0]
+    n = len(rows)
+    for p in range(first, last):
+        start = (base + p) * k * 16
+        c = 0
+        while c < n:
+            if c + 4 <= n:
+                a0, a1, a2, a3 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+                r0, r1, r2, r3 = rows[c], rows[c + 1], rows[c + 2], rows[c + 3]
+                for i in range(k):
+                    v = load(q, start + 16 * i)
+                    a0 = fma(v, splat_at(x, r0 + i), a0)
+                    a1 = fma(v, splat_at(x, r1 + i), a1)
+                    a2 = fma(v, splat_at(x, r2 + i), a2)
+                    a3 = fma(v, splat_at(x, r3 + i), a3)
+                store(sums, 16 * c, a0)
+                store(sums, 16 * c + 16, a1)
+                store(sums, 16 * c + 32, a2)
+                store(sums, 16 * c + 48, a3)
+                c += 4
+            else:
+                a0 = splat(ZERO)
+                r0 = rows[c]
+                for i in range(k):
+                    a0 = fma(load(q, start + 16 * i), splat_at(x, r0 + i), a0)
+                store(sums, 16 * c, a0)
+                c += 1
+        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
