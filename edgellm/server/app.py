@@ -9,20 +9,47 @@ from starlette.datastructures import State
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgellm.server import openai_chat, openai_completions, status
+from edgellm.server import (
+    anthropic,
+    describe,
+    embeddings,
+    native,
+    ollama,
+    openai_chat,
+    openai_completions,
+    pages,
+    responses,
+    status,
+    tokens,
+)
 from edgellm.server.context import Context
 from edgellm.server.gate import Gate
 from edgellm.server.metrics import Metrics
 from edgellm.server.models import Entry, Models, Open
 from edgellm.server.settings import Settings
 
-_POST: dict[str, Callable[..., Any]] = {
+POST: dict[str, Callable[..., Any]] = {
     "/v1/chat/completions": openai_chat.chat_completions,
     "/chat/completions": openai_chat.chat_completions,
     "/v1/completions": openai_completions.completions,
     "/completions": openai_completions.completions,
+    "/v1/responses": responses.responses,
+    "/responses": responses.responses,
+    "/v1/embeddings": embeddings.embeddings,
+    "/embeddings": embeddings.embeddings,
+    "/v1/messages": anthropic.messages,
+    "/v1/messages/count_tokens": anthropic.count_tokens,
+    "/completion": native.completion,
+    "/tokenize": tokens.tokenize,
+    "/detokenize": tokens.detokenize,
+    "/apply-template": tokens.apply_template,
+    "/api/chat": ollama.chat,
+    "/api/generate": ollama.generate,
+    "/api/show": ollama.show,
+    "/api/embed": embeddings.embed,
+    "/api/embeddings": embeddings.old_embed,
 }
-_GET: dict[str, Callable[..., Any]] = {
+GET: dict[str, Callable[..., Any]] = {
     "/v1/models": status.list_models,
     "/models": status.list_models,
     "/v1/models/{name:path}": status.one_model,
@@ -34,13 +61,22 @@ _GET: dict[str, Callable[..., Any]] = {
     "/metrics": status.metrics,
     "/props": status.props,
     "/slots": status.slots,
+    "/api/version": ollama.version,
+    "/api/tags": ollama.tags,
+    "/api/ps": ollama.running,
+    "/openapi.json": describe.openapi,
+    "/docs": describe.docs,
+    "/": pages.page,
+    "/page.css": pages.page,
+    "/page.js": pages.page,
+    "/markdown.js": pages.page,
 }
 
 
 def routes() -> list[BaseRoute]:
     """Every route."""
-    found: list[BaseRoute] = [Route(path, endpoint, methods=["POST"]) for path, endpoint in _POST.items()]
-    found += [Route(path, endpoint, methods=["GET"]) for path, endpoint in _GET.items()]
+    found: list[BaseRoute] = [Route(path, endpoint, methods=["POST"]) for path, endpoint in POST.items()]
+    found += [Route(path, endpoint, methods=["GET"]) for path, endpoint in GET.items()]
     return found
 
 

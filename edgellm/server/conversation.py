@@ -118,7 +118,7 @@ def read_tools(body: Body) -> list[dict[str, Any]] | None:
 def _variables(body: Body) -> dict[str, Any]:
     """Variables for the template: `chat_template_kwargs`, and what `reasoning_effort` means to one."""
     extra = body.inner("chat_template_kwargs")
-    found = dict(extra.items()) if extra is not None else {}
+    found = extra.plain() if extra is not None else {}
     for name in found:
         if name in RESERVED or not name.isidentifier():
             raise invalid(f"chat_template_kwargs.{name}: is not for requests to set", f"chat_template_kwargs.{name}")

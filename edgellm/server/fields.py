@@ -59,9 +59,9 @@ class Body:
         """The value as it is."""
         return self._fields.get(name, default)
 
-    def items(self) -> Mapping[str, Any]:
-        """All fields that are there."""
-        return self._fields
+    def plain(self) -> dict[str, Any]:
+        """All fields that are there, a new dictionary."""
+        return dict(self._fields)
 
     def text(self, name: str, default: str | None = None) -> str | None:
         """A string."""

@@ -13,6 +13,7 @@ from edgellm.core.config import SamplingParams
 from edgellm.core.errors import TemplateError, TokenizerError
 from edgellm.core.record import dataclass, field
 from edgellm.core.results import Chunk, Completion
+from edgellm.core.types import F32
 from edgellm.server.errors import ApiError, invalid
 from edgellm.server.metrics import Metrics
 
@@ -150,6 +151,11 @@ class Served:
         for completion in completions:
             self.metrics.observe(completion)
         return completions
+
+    async def embed(self, prompts: list[list[int]], pooling: str | None) -> F32:
+        """Vectors of prompts, float32 [N, D], not normalised."""
+        with self._place():
+            return await self.llm.embed(prompts, pooling=pooling, normalize=False)
 
     async def stream(
         self, prompts: list[list[int]], params: SamplingParams, n: int = 1

@@ -207,3 +207,16 @@ def test_a_fault_of_ours_is_a_500_without_details(start: Start, monkeypatch: pyt
     assert error_of(answer, 500)["type"] == "server_error"
     assert "secret" not in answer.text
     assert answer.headers["x-should-retry"] == "false"
+
+
+def test_docs_describe_every_route(shared: Running) -> None:
+    from edgellm.server import app
+
+    schema = shared.http.get("/openapi.json").json()
+    described = {(method, path.replace("{name}", "{name:path}")) for path, m in schema["paths"].items() for method in m}
+    page = ("/", "/page.css", "/page.js", "/markdown.js", "/docs", "/openapi.json")
+    doubled = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", "/models/{name:path}",
+               "/v1/health", "/ping")  # fmt: skip
+    routes = {("post", p) for p in app.POST} | {("get", p) for p in app.GET}
+    assert described == {(m, p) for m, p in routes if p not in (*page, *doubled)}
+    assert "/v1/chat/completions" in shared.http.get("/docs").text

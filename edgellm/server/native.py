@@ -1,0 +1,126 @@
+"""POST /completion: llama.cpp's own route. Streams have no [DONE], answers no limit but what is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+
+from edgellm.core.config import SamplingParams
+from edgellm.core.record import replace
+from edgellm.core.results import Choice, Completion, Logprobs
+from edgellm.server import sampling, shapes
+from edgellm.server.context import Context, ServerReply
+from edgellm.server.errors import ApiError, invalid
+from edgellm.server.fields import Body
+from edgellm.server.openai_completions import read_prompts
+from edgellm.server.served import Served
+from edgellm.server.stream import dumps, event
+
+
+async def completion(request: Request) -> ServerReply:
+    """Continue text."""
+    context = Context.of(request)
+    body = await context.body(request)
+    served = await context.model(body)
+    params = sampling.read(body, served.tokenize, defaults=context.settings.defaults)
+    n_probs = body.integer("n_probs", 0) or 0
+    if not 0 <= n_probs <= 100:
+        raise invalid(f"Field 'n_probs': must be from 0 to 100, found {n_probs}", "n_probs")
+    if n_probs:
+        params = replace(params, logprobs=n_probs)
+    prompts = await read_prompts(body, served)
+    wanted = body.array("response_fields")
+    if body.flag("stream"):
+        return context.events(_stream(served, params, prompts, body), on_error=_error_event)
+    done = await context.wait(request, served.complete(prompts, params))
+    answers = [_answer(context, served, params, i, prompts[i], c, body) for i, c in enumerate(done)]
+    if wanted:
+        answers = [{name: value for name in wanted if (value := _reach(a, str(name))) is not None} for a in answers]
+    return context.json(answers[0] if isinstance(body.raw("prompt"), str) or len(answers) == 1 else answers)
+
+
+def _error_event(error: ApiError) -> bytes:
+    return event(error.body())
+
+
+def _reach(answer: Any, path: str) -> Any:
+    """A member of an answer by its path, such as "timings/predicted_n"."""
+    for name in path.split("/"):
+        answer = answer.get(name) if isinstance(answer, dict) else None
+    return answer
+
+
+def _stop_type(choice: Choice) -> tuple[str, str]:
+    """llama.cpp's stop_type and stopping_word."""
+    if choice.finish_reason == "length":
+        return "limit", ""
+    if isinstance(choice.stop, str):
+        return "word", choice.stop
+    return ("eos" if choice.finish_reason == "stop" else "none"), ""
+
+
+def _answer(
+    context: Context, served: Served, params: SamplingParams, index: int, prompt: list[int], c: Completion, body: Body
+) -> dict[str, Any]:
+    choice = c.choices[0]
+    stop_type, word = _stop_type(choice)
+    answer: dict[str, Any] = {
+        "index": index,
+        "content": choice.text,
+        "tokens": choice.token_ids if body.flag("return_tokens") else [],
+        "id_slot": 0,
+        "stop": True,
+        "model": served.name,
+        "tokens_predicted": c.usage.completion_tokens,
+        "tokens_evaluated": c.usage.prompt_tokens,
+        "tokens_cached": c.usage.cached_tokens,
+        "generation_settings": {**sampling.effective(params, served.llm.sampling_defaults), "seed": c.seed},
+        "prompt": served.llm.text_of(prompt),
+        "has_new_line": "\n" in choice.text,
+        "truncated": False,
+        "stop_type": stop_type,
+        "stopping_word": word,
+        "timings": shapes.timings(c),
+        "system_fingerprint": c.fingerprint,
+    }
+    if choice.logprobs is not None:
+        answer["completion_probabilities"] = shapes.chat_entries(choice.logprobs)
+    return answer
+
+
+async def _stream(
+    served: Served, params: SamplingParams, prompts: list[list[int]], body: Body
+) -> AsyncGenerator[bytes, None]:
+    tokens = body.flag("return_tokens")
+    counts = [0] * len(prompts)
+    async with contextlib.aclosing(served.stream(prompts, params)) as chunks:
+        async for p, chunk in chunks:
+            counts[p] += len(chunk.token_ids)
+            if chunk.text or chunk.logprobs:
+                piece: dict[str, Any] = {
+                    "index": p,
+                    "content": chunk.text,
+                    "tokens": chunk.token_ids if tokens else [],
+                    "stop": False,
+                    "id_slot": 0,
+                    "tokens_predicted": counts[p],
+                    "tokens_evaluated": len(prompts[p]),
+                }
+                if isinstance(chunk.logprobs, Logprobs):
+                    piece["completion_probabilities"] = shapes.chat_entries(chunk.logprobs)
+                yield event(piece)
+            done = chunk.completion
+            if done is not None:
+                stop_type, word = _stop_type(done.choices[0])
+                settings = {**sampling.effective(params, served.llm.sampling_defaults), "seed": done.seed}
+                last = {
+                    "index": p, "content": "", "tokens": [], "id_slot": 0, "stop": True, "model": served.name,
+                    "tokens_predicted": done.usage.completion_tokens, "tokens_evaluated": done.usage.prompt_tokens,
+                    "tokens_cached": done.usage.cached_tokens, "generation_settings": settings,
+                    "prompt": served.llm.text_of(prompts[p]), "has_new_line": "\n" in done.text, "truncated": False,
+                    "stop_type": stop_type, "stopping_word": word, "timings": shapes.timings(done),
+                }  # fmt: skip
+                yield f"data: {dumps(last)}\n\n".encode()
