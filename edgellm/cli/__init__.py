@@ -30,6 +30,8 @@ COMMANDS = {
     "run": Command("run", "answer one prompt (on a terminal without a prompt: chat)", "[MODEL] [PROMPT ...] [options]"),
     "bench": Command("bench", "measure prompt and generation speed", "[MODEL] [options]"),
     "serve": Command("serve", "serve models over HTTP: OpenAI's API, and a page to chat on", "[MODEL] [options]"),
+    "ps": Command("ps", "show what a running server has in memory", "[options]"),
+    "stop": Command("stop", "take a model out of a running server's memory", "MODEL [options]"),
     "inspect": Command("inspect", "show what a model file holds (also: show)", "[MODEL] [options]"),
     "doctor": Command("doctor", "show what edgellm found on this machine and chose", "[options]"),
     "pull": Command("pull", "download a model of the catalogue or from Hugging Face", "[MODEL ...]"),

@@ -29,7 +29,7 @@ async def messages(request: Request) -> ServerReply:
     """Answer a conversation."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     call = read(body, context, served)
     prompt, _ = await served.conversation(call.talk)
     if call.stream:
@@ -52,7 +52,7 @@ async def count_tokens(request: Request) -> Response:
     """How long the prompt of a conversation is."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     prompt, _ = await served.conversation(read(body, context, served).talk)
     return context.json({"input_tokens": len(prompt)})
 

@@ -9,11 +9,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from edgellm.server import fields
-from edgellm.server.errors import ApiError
+from edgellm.server.errors import ApiError, invalid
 from edgellm.server.fields import Body
 from edgellm.server.metrics import Metrics
 from edgellm.server.models import Models
-from edgellm.server.served import Served
+from edgellm.server.served import SENDER, Sender, Served
 from edgellm.server.settings import Settings
 from edgellm.server.stream import (
     PING,
@@ -65,11 +65,24 @@ class Context:
             raise ClientGone from None
         return b"".join(parts)
 
-    async def model(self, body: Body) -> Served:
-        """The model that a body names, loaded. Raises ApiError: 503 while it is loaded, 404 for no such model."""
+    async def model(self, request: Request, body: Body, name: str | None = None) -> Served:
+        """The model that a body (or `name`) names, loaded. Raises ApiError: 503 while that is being done, 404, 400."""
         if self.draining:
             raise ApiError("unavailable_error", "the server is shutting down", retry=5)
-        return await self.models.get(body.text("model"))
+        self._remember_sender(request, body)
+        return await self.models.get(name or body.text("model"))
+
+    def _remember_sender(self, request: Request, body: Body) -> None:
+        """Who sends this, for the scheduler: holders of different keys, and different `cache_salt`, share no prefixes.
+
+        vLLM's `priority` counts downwards: what has a lower one goes first.
+        """
+        priority = body.integer("priority", 0) or 0
+        if abs(priority) >= 1 << 31:
+            raise invalid("Field 'priority': is out of range", "priority")
+        key = str(request.scope.get("edgellm.key", ""))
+        address = request.client.host if request.client is not None else ""
+        SENDER.set(Sender(f"{key}/{body.text('cache_salt', '')}", key or address, -priority))
 
     async def wait(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns, unless the client goes first: then it is cancelled, and ClientGone raised."""

@@ -23,7 +23,7 @@ async def embeddings(request: Request) -> Response:
     """Vectors as numbers, or as base64 of little-endian float32, which openai's client asks for."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     form = body.text("encoding_format", "float")
     if form not in ("float", "base64"):
         raise invalid(f"Field 'encoding_format': must be float or base64, found {form!r:.40}", "encoding_format")
@@ -42,7 +42,7 @@ async def embed(request: Request) -> Response:
     """Ollama's: the vectors of a text or of several."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.models.get(body.needed_text("model"))
+    served = await context.model(request, body, body.needed_text("model"))
     prompts = await read_prompts(body, served, "input")
     vectors = await _vectors(request, context, served, body, prompts)
     counts = {"prompt_eval_count": sum(map(len, prompts)), "total_duration": 0, "load_duration": 0}
@@ -53,7 +53,7 @@ async def old_embed(request: Request) -> Response:
     """Ollama's older route: the vector of one text."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.models.get(body.needed_text("model"))
+    served = await context.model(request, body, body.needed_text("model"))
     prompts = await read_prompts(body, served)
     if len(prompts) != 1:
         raise invalid("Field 'prompt': expected one text", "prompt")

@@ -104,18 +104,21 @@ class Gate:
                 f"pages of {origin!r:.120} may not use this server: allow them with --cors-origins",
             )
         if self._keys and scope["method"] != "OPTIONS" and scope["path"] not in OPEN_PATHS:
-            self._check_key(headers)
+            scope["edgellm.key"] = self._check_key(headers)
 
-    def _check_key(self, headers: Headers) -> None:
+    def _check_key(self, headers: Headers) -> str:
+        """Which key a request has, as the number of its place. Raises ApiError (401) for none of them."""
         given = headers.get("authorization", "")
         scheme, _, token = given.partition(" ")
         candidates = [token.strip() if scheme.lower() == "bearer" else given, headers.get("x-api-key", "")]
-        right = False
+        right = -1
         for candidate in candidates:
-            for key in self._keys:
-                right |= hmac.compare_digest(candidate.encode("latin-1", "replace"), key)
-        if not right:
+            for i, key in enumerate(self._keys):
+                if hmac.compare_digest(candidate.encode("latin-1", "replace"), key):
+                    right = i
+        if right < 0:
             raise ApiError("authentication_error", "Invalid API Key", headers={"www-authenticate": "Bearer"})
+        return str(right)
 
     def _host_allowed(self, host: str) -> bool:
         settings = self._settings

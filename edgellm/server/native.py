@@ -24,7 +24,7 @@ async def completion(request: Request) -> ServerReply:
     """Continue text."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     params = sampling.read(body, served.tokenize, defaults=context.settings.defaults)
     n_probs = body.integer("n_probs", 0) or 0
     if not 0 <= n_probs <= 100:

@@ -70,7 +70,7 @@ async def show(request: Request) -> Response:
     """What a model is."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.models.get(_name(body))
+    served = await context.model(request, body, _name(body))
     entry = context.models.find(_name(body))
     info = served.llm.info
     return context.json(
@@ -94,7 +94,7 @@ async def chat(request: Request) -> ServerReply:
     """Answer a conversation."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.models.get(_name(body))
+    served = await context.model(request, body, _name(body))
     if body.raw("messages") in (None, []):
         return context.json(await _load_or_unload(context, body, {"message": {"role": "assistant", "content": ""}}))
     talk = [_message(m, f"messages[{i}]") for i, m in enumerate(body.array("messages") or ())]
@@ -112,7 +112,7 @@ async def generate(request: Request) -> ServerReply:
     """Answer a prompt; with `raw` continue it."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.models.get(_name(body))
+    served = await context.model(request, body, _name(body))
     text = body.text("prompt", "") or ""
     for name in ("template", "context", "images"):
         if body.raw(name) not in (None, [], ""):

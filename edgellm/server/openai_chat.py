@@ -29,7 +29,6 @@ class Call:
     n: int
     stream: bool
     include_usage: bool
-    every_timing: bool
     token_ids: bool
 
 
@@ -55,7 +54,6 @@ def read(body: Body, context: Context, served: Served) -> Call:
         sampling.choices(body),
         stream,
         include_usage or settings.include_usage,
-        body.flag("timings_per_token"),
         body.flag("return_token_ids"),
     )
 
@@ -64,7 +62,7 @@ async def chat_completions(request: Request) -> ServerReply:
     """Answer a conversation."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     call = read(body, context, served)
     prompt, notes = await served.conversation(call.talk)
     if call.stream:

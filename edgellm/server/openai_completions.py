@@ -46,7 +46,7 @@ async def completions(request: Request) -> ServerReply:
     """Continue text."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     call = await read(body, context, served)
     if call.stream:
         return context.events(_stream(served, call))

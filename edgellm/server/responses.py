@@ -23,7 +23,7 @@ async def responses(request: Request) -> ServerReply:
     """Answer an input."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     call = read(body, context, served)
     shape = Shape(served, body)
     prompt, _ = await served.conversation(call.talk)

@@ -14,6 +14,9 @@ from edgellm.core.record import replace
 from edgellm.server.errors import invalid, unsupported
 from edgellm.server.fields import Body, kind_of
 
+_HINTS = ("cache_prompt", "return_progress", "timings_per_token", "parallel_tool_calls", "store")
+"""Switches that change no answer: taken, and without effect."""
+
 Tokenize = Callable[[str], list[int]]
 """A piece of text, without BOS, as token ids."""
 
@@ -88,6 +91,8 @@ def read(body: Body, tokenize: Tokenize, *, defaults: SamplingParams, max_tokens
     Raises ApiError for wrong types and fields that are not supported, RequestError for values out of range.
     """
     refuse_unsupported(body)
+    for name in _HINTS:
+        body.flag(name)
     given: dict[str, Any] = {}
     for name, field in _NUMBERS.items():
         value = body.number(name)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from edgellm.async_llm import AsyncLLM
@@ -14,6 +15,7 @@ from edgellm.core.errors import TemplateError, TokenizerError
 from edgellm.core.record import dataclass, field
 from edgellm.core.results import Chunk, Completion
 from edgellm.core.types import F32
+from edgellm.engine.request import Request
 from edgellm.server.errors import ApiError, invalid
 from edgellm.server.metrics import Metrics
 
@@ -36,8 +38,31 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends a request, for the scheduler.
+
+    salt: with whom it shares the prefix cache. client: whose turn it takes. priority: higher goes first.
+    """
+
+    salt: str = ""
+    client: str = ""
+    priority: int = 0
+
+
+SENDER: ContextVar[Sender] = ContextVar("sender")
+"""Of the HTTP request that is being answered: each one runs in a context of its own."""
+
+
 class ServedLLM(AsyncLLM):
-    """AsyncLLM with what only a server needs: prefilled answers, pieces of tokens, facts for /props."""
+    """AsyncLLM with what only a server needs: senders, prefilled answers, pieces of tokens, facts for /props."""
+
+    def _request(self, *args: Any, **kwargs: Any) -> Request:
+        request = super()._request(*args, **kwargs)
+        sender = SENDER.get(None)
+        if sender is not None:
+            request.salt, request.client, request.priority = sender.salt, sender.client, sender.priority
+        return request
 
     def conversation_ids(self, talk: Conversation) -> tuple[list[int], tuple[str, ...]]:
         """The token ids of a conversation and the notes on it. Raises RequestError, TemplateError, ContextOverflow."""

@@ -19,7 +19,7 @@ async def tokenize(request: Request) -> Response:
     """llama.cpp's {content, add_special, parse_special, with_pieces}, or vLLM's {prompt or messages}."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     if "messages" in body or "prompt" in body:
         return context.json(await _vllm(body, context, served))
     content = body.text("content", "")
@@ -53,7 +53,7 @@ async def detokenize(request: Request) -> Response:
     """{tokens} to {content}; vLLM's clients find it as `prompt`."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     ids = body.array("tokens")
     if ids is None or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
         raise invalid("Field 'tokens': expected an array of token ids", "tokens")
@@ -65,7 +65,7 @@ async def apply_template(request: Request) -> Response:
     """The text that the chat route would have the model continue."""
     context = Context.of(request)
     body = await context.body(request)
-    served = await context.model(body)
+    served = await context.model(request, body)
     text = await asyncio.to_thread(served.llm.conversation_text, _talk(body, context))
     return context.json({"prompt": text})
 

@@ -217,3 +217,22 @@ def test_other_requests_are_not_disturbed_by_one_that_fails(start: Start) -> Non
     assert wrong.status_code == 500
     assert s.chat(max_tokens=3).status_code == 200
     settle(s)
+
+
+def test_chat_07_priority_and_salt(start: Start) -> None:
+    s = start(FakeBackend(saying("ok")), api_keys=("k", "l"))
+    text = "x" * 100
+
+    def cached(key: str, **more: Any) -> int:
+        body = {"messages": [{"role": "user", "content": text}], **more}
+        answer = s.post(CHAT, body, headers={"authorization": f"Bearer {key}"})
+        n: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return n
+
+    assert cached("k") == 0
+    assert cached("k", priority=5) > 0
+    assert cached("l") == 0
+    assert cached("k", cache_salt="other") == 0
+    assert cached("k", cache_salt="other", priority=-3) > 0
+    wrong = s.post(CHAT, {**HI, "priority": "high"}, headers={"authorization": "Bearer k"})
+    assert "priority" in error_of(wrong, 400)["message"]

@@ -105,3 +105,24 @@ def test_nothing_of_the_server_is_imported_by_others() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_chat_ps_and_stop_talk_to_a_running_server(program: Program) -> None:
+    def edgellm(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "edgellm", *words, "--url", program.url]
+        return subprocess.run(command, input=text, capture_output=True, text=True)
+
+    program.wait()
+    chat = ("chat", "-n", "4", "--seed", "1", "--no-history", "--temp", "0")
+    done = edgellm(*chat, text="Hi\n")
+    assert done.returncode == 0, done.stderr
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "seed": 1, "temperature": 0}
+    expected = program.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    assert done.stdout.strip() == expected.strip()
+    assert edgellm("ps").stdout.splitlines()[1].split()[0] == "tiny:latest"
+    assert "only model" in edgellm("stop", "tiny").stderr
+    assert "no model 'other'; it has tiny" in edgellm("chat", "other", text="Hi\n").stderr
+    program.end()
+    gone = edgellm("ps")
+    assert gone.returncode == 1
+    assert "edgellm serve" in gone.stderr
