@@ -242,7 +242,7 @@ def test_chat_12_a_trailing_assistant_message_is_continued(start: Start) -> None
     body = {"messages": talk, "add_generation_prompt": True}
     assert s.post("/v1/chat/completions", body).status_code == 200
     asked = s.context.models.entries[0].served.llm.text_of(prompts[0])  # type: ignore[union-attr]
-    assert asked.endswith("a<|im_end|>\n<|im_start|>assistant\n")
+    assert asked.endswith("<|im_end|>\n<|im_start|>assistant\n")  # its beginning is in the prefix cache
     for wrong in (
         {**body, "continue_final_message": True},
         {"messages": [*talk, talk[1]]},
@@ -274,7 +274,9 @@ def test_str_01_02_usage_on_request(start: Start) -> None:
     *chunks, last, done = s.chat_events(stream_options={"include_usage": True})
     assert done == "[DONE]"
     assert last["choices"] == []
-    assert last["usage"] == s.chat().json()["usage"]
+    whole = s.chat().json()["usage"]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert last["usage"][name] == whole[name]
     assert all(c["usage"] is None for c in chunks)
 
 
