@@ -121,7 +121,7 @@ def test_chat_ps_and_stop_talk_to_a_running_server(program: Program) -> None:
     assert done.stdout.strip() == expected.strip()
     assert edgellm("ps").stdout.splitlines()[1].split()[0] == "tiny:latest"
     assert "only model" in edgellm("stop", "tiny").stderr
-    assert "no model 'other'; it has tiny" in edgellm("chat", "other", text="Hi\n").stderr
+    assert "no model 'other'; it has: tiny" in edgellm("chat", "other", text="Hi\n").stderr
     program.end()
     gone = edgellm("ps")
     assert gone.returncode == 1
