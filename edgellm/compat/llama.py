@@ -55,9 +55,7 @@ class Llama:
         self._tokens: list[int] = []
         self.set_seed(chosen["seed"])
         template_of(self.chat_format, "", "")  # a name that is none is said before the model is loaded
-        if self.verbose:
-            for text in ignored:
-                _log.warning("%s", text)
+        self._say(ignored)
         batches = [chosen[name] for name in ("n_batch", "n_ubatch") if chosen[name] is not None]
         self.llm = LLM(
             self.model_path,
@@ -79,8 +77,10 @@ class Llama:
         Raises ModelNotFound unless exactly one model matches, DownloadError, and what the constructor raises.
         """
         given = {name: options.pop(name) for name in arguments.FROM_PRETRAINED if name in options}
-        arguments.check(arguments.FROM_PRETRAINED, given, ConfigError)
-        return cls(model_name(repo_id, filename), **options)
+        ignored = arguments.check(arguments.FROM_PRETRAINED, given, ConfigError)
+        llama = cls(model_name(repo_id, filename), **options)
+        llama._say(ignored)
+        return llama
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -499,6 +499,10 @@ class Llama:
         options = defaults | {name: value for name, value in given.items() if name in defaults}
         options["temperature"], options["mirostat"] = options.pop("temp"), options.pop("mirostat_mode")
         return self._sampling(options)
+
+    def _say(self, ignored: list[str]) -> None:
+        for text in ignored if self.verbose else ():
+            _log.warning("%s", text)
 
     def _reply(self, model: str | None, prompt: str = "", offset: int = 0) -> Reply:
         return Reply(self.model_path if model is None else model, self._tokenizer.eog_ids, prompt, offset)

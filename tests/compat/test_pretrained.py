@@ -29,7 +29,12 @@ def test_names_and_patterns(hf: HubWorld) -> None:  # noqa: F811
         model_name("u/r-GGUF", "*Q5*")
 
 
-def test_a_model_is_fetched_once_and_opened(hf: HubWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_model_is_fetched_once_and_opened(
+    hf: HubWorld,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     data = write_tiny(tmp_path / "tiny.gguf").read_bytes()
     hf.hub.add("u/tiny-GGUF", {"tiny-Q8_0.gguf": data, "tiny-Q4_0.gguf": data + b"x"})
     install(monkeypatch, FakeBackend(saying("hi")))
@@ -45,6 +50,11 @@ def test_a_model_is_fetched_once_and_opened(hf: HubWorld, tmp_path: Path, monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert answer(local_dir_use_symlinks=False, additional_files=[]) == "hi"
     assert len(hf.hub.requests) == asked
+    llama = Llama.from_pretrained("u/tiny-GGUF", "*Q8_0.gguf", additional_files=["part-2"])
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("edgellm.compat")] == [
+        "additional_files=['part-2'] changes nothing: all parts of a split model are fetched by themselves"
+    ]
+    llama.close()
 
 
 def test_no_network_where_it_is_forbidden(hf: HubWorld, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
