@@ -25,7 +25,7 @@ def info(chat: Repl) -> None:
             "model": chat.model,
             "server": i.path,
             "context": f"{i.n_ctx or '?'} tokens",
-            "fingerprint": i.fingerprint,
+            "fingerprint": i.fingerprint or "?",
         }
     else:
         rows = _facts(chat, chat.llm.info)
