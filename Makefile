@@ -1,7 +1,7 @@
 # A thin alias: the steps live in scripts/dev.py, since not every system has make.
 PYTHON ?= python3
 ARGS ?=
-VERBS := chat test limits check format bench wheel setup build clean help
+VERBS := chat test limits check format bench wheel wheels setup build clean help
 
 .DEFAULT_GOAL := help
 .PHONY: $(VERBS)

@@ -37,6 +37,8 @@ NINJA_PROGRESS = re.compile(r"\[\d+/\d+\] ")
 FIRST_HALF = ("invariance", "kernels", "native", "parity", "real", "terminal")
 """Folders of tests/ that take as long as all others together."""
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
+WHEEL_TOOLS = ("ziglang==0.17.1", "build>=1.2")
+"""What `wheels` needs besides: clang with the C libraries of all platforms (400 MB), and the builder of the sdist."""
 
 
 LEVELS_HERE = """
@@ -464,6 +466,18 @@ def verb_wheel(args: list[str]) -> int:
     return 0
 
 
+def verb_wheels(args: list[str]) -> int:
+    """build the wheels of every platform, and the source distribution, into dist/"""
+    with lock():
+        setup(dev=False)
+        if subprocess.run([str(PYTHON), "-c", "import ziglang, build.__main__"], capture_output=True).returncode != 0:
+            with step("installing clang for all platforms into .venv"):
+                quiet([PYTHON, "-m", "pip", "install", "-q", *WHEEL_TOOLS], "Check the network connection or proxy.")
+        return subprocess.run(
+            [str(PYTHON), ROOT / "scripts" / "wheels.py", *args], cwd=ROOT, env=environment()
+        ).returncode
+
+
 def verb_clean(args: list[str]) -> int:
     """remove what was built (--all: .venv too)"""
     installed = [ROOT / "edgellm/_native/edgellm.h", ROOT / "edgellm/hub/catalog.toml", library_path()]
@@ -491,6 +505,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "format": verb_format,
     "bench": verb_bench,
     "wheel": verb_wheel,
+    "wheels": verb_wheels,
     "setup": verb_setup,
     "build": verb_build,
     "clean": verb_clean,

@@ -64,8 +64,9 @@ def why_not() -> str:
 def _load(path: Path) -> Any:
     if not path.is_file():
         raise NativeError(
-            f"there is no native library at {path}. In a checkout run `make build`; otherwise reinstall edgellm, "
-            f"or set EDGELLM_LIBRARY to the library's path."
+            f"there is no native library at {path}. In a checkout run `make build`. Installed: `pip install "
+            f"--force-reinstall edgellm` takes the wheel with a library, where there is one for this system; "
+            f'backend="reference" computes without, slowly. EDGELLM_LIBRARY names a library elsewhere.'
         )
     try:
         handle = ffi.dlopen(str(path.resolve()))

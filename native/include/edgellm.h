@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#if !defined(_WIN32) && defined(__GNUC__)
+#if defined(__clang__) || (defined(__GNUC__) && !defined(_WIN32))
 #pragma GCC visibility push(default)
 #endif
 
@@ -398,7 +398,7 @@ double el_probe_matmul(int32_t qtype, const char *isa);
 
 /* cdef end */
 
-#if !defined(_WIN32) && defined(__GNUC__)
+#if defined(__clang__) || (defined(__GNUC__) && !defined(_WIN32))
 #pragma GCC visibility pop
 #endif
 

@@ -1,0 +1,106 @@
+"""The libraries of other processors and systems, run: under qemu (AArch64) and under Wine (Windows).
+
+Bits are those of this machine: kernel_check prints the digest that tests/kernels pins, the C example the tokens that
+Python chooses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from distribution.conftest import TinyPlan, lacking, program
+from kernels.test_kernels import DIGEST
+
+STEP_CHECKS = ("pool", "environment", "pages", "status and edits", "hidden", "messages", "malformed batches")
+"""Parts of step_check that take seconds in emulation; `bits` takes minutes there."""
+
+
+def check(*command: object, cwd: Path, **variables: str) -> str:
+    env = {**os.environ, **variables}
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, errors="replace", cwd=cwd, env=env, timeout=500
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def arm(cross: Callable[..., Path]) -> tuple[list[object], Path]:
+    qemu = program("qemu-aarch64", package="qemu-user")
+    return [qemu, "-cpu", "max"], cross("musl-aarch64", "edgellm_tests") / "tests"
+
+
+@pytest.fixture(scope="module")
+def windows(cross: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[object], Path]:
+    wine = program("wine64", "/usr/lib/wine/wine64", "wine", package="wine64")
+    os.environ.update(
+        WINEPREFIX=str(tmp_path_factory.mktemp("wine")), WINEDEBUG="-all", WINEDLLOVERRIDES="mscoree,mshtml="
+    )
+    return [wine], cross("windows-x86_64", "edgellm_tests") / "tests"
+
+
+def digests(output: str) -> dict[str, str]:
+    return dict(re.findall(r"^digest (\S+) (\w+)\s*$", output, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_kernels_on_aarch64(arm: tuple[list[object], Path]) -> None:
+    before, folder = arm
+    listed = check(*before, folder / "kernel_check", "--list", cwd=folder)
+    levels = re.findall(r"^(\S+) available", listed, re.MULTILINE)
+    assert levels[0] == "scalar"
+    best = levels[-1]
+    assert digests(check(*before, folder / "kernel_check", "--digest", "--level", best, cwd=folder)) == {best: DIGEST}
+
+
+@pytest.mark.slow
+def test_kernels_on_windows(windows: tuple[list[object], Path]) -> None:
+    before, folder = windows
+    listed = check(*before, folder / "kernel_check.exe", "--list", cwd=folder)
+    best = re.findall(r"^(\S+) available", listed, re.MULTILINE)[-1]
+    output = check(*before, folder / "kernel_check.exe", "--digest", "--level", best, cwd=folder)
+    assert digests(output) == {best: DIGEST}
+
+
+@pytest.mark.slow
+def test_steps_on_windows(windows: tuple[list[object], Path]) -> None:
+    before, folder = windows
+    for name in ("cpu_check", "step_check"):
+        assert re.search(r"^(ok|\d+ machines)\s*$", check(*before, folder / f"{name}.exe", cwd=folder), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_steps_on_aarch64(arm: tuple[list[object], Path]) -> None:
+    before, folder = arm
+    check(*before, folder / "cpu_check", cwd=folder)
+    for part in STEP_CHECKS:
+        assert check(*before, folder / "step_check", part, cwd=folder).endswith("ok\n")
+
+
+@pytest.mark.slow
+def test_the_example_runs_on_the_aarch64_library(cross: Callable[..., Path], tiny_plan: TinyPlan) -> None:
+    """The library of the wheel, loaded by Debian's glibc of that processor."""
+    qemu = program("qemu-aarch64", package="qemu-user")
+    root = Path("/usr/aarch64-linux-gnu")
+    if not (root / "lib" / "libc.so.6").exists():
+        lacking(f"there is no {root}/lib/libc.so.6 (Debian: apt install libc6-arm64-cross)")
+    folder = cross("linux-aarch64", "generate") / "tests"
+    command = [qemu, "-cpu", "max", "-L", root, folder / "generate", tiny_plan.path, *tiny_plan.arguments]
+    assert check(*command, cwd=folder) == tiny_plan.answer
+
+
+@pytest.mark.slow
+def test_the_example_runs_on_the_windows_library(
+    windows: tuple[list[object], Path], cross: Callable[..., Path], tiny_plan: TinyPlan
+) -> None:
+    before, _ = windows
+    folder = cross("windows-x86_64", "generate")
+    shutil.copy(folder / "native" / "libedgellm.dll", folder / "tests")  # Windows looks beside the program
+    command = [*before, folder / "tests" / "generate.exe", tiny_plan.path, *tiny_plan.arguments]
+    assert check(*command, cwd=folder).split() == tiny_plan.answer.split()
