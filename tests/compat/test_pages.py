@@ -134,7 +134,8 @@ def account(smollm2_path: Path, tmp_path: Path, clean_environment: pytest.Monkey
     (folder / "notes.txt").write_text("The meeting is on Monday.\n")
     fill_ollama(smollm2_path, home / ".ollama" / "models")
     fill_hugging_face(smollm2_path, home / ".cache" / "huggingface" / "hub")
-    given = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "OLLAMA_MODELS", "LLAMA_CACHE")}
+    others = ("XDG_CACHE_HOME", "OLLAMA_MODELS", "LLAMA_CACHE")
+    given = {k: v for k, v in os.environ.items() if k not in others and not k.lower().endswith("_proxy")}
     places = {"HOME": str(home), "USERPROFILE": str(home), "EDGELLM_STATE": str(tmp_path / "state")}
     path = os.pathsep.join([str(Path(sys.executable).parent), given["PATH"]])
     return Account(folder, {**given, **places, "PATH": path, "HF_HUB_OFFLINE": "1"})

@@ -174,3 +174,13 @@ def test_the_key_comes_from_the_environment(server: Server, cli: CLI, clean_envi
     clean_environment.setenv("EDGELLM_API_KEY", "first,second")
     assert cli("chat", "--url", server.url, stdin="Hi\n").code == 0
     assert {key for _, _, key in server.asked} == {"Bearer first"}
+
+
+def test_proxies_are_for_other_machines(server: Server, cli: CLI, clean_environment: pytest.MonkeyPatch) -> None:
+    clean_environment.setenv("http_proxy", "http://127.0.0.1:9")
+    clean_environment.delenv("no_proxy", raising=False)
+    clean_environment.delenv("NO_PROXY", raising=False)
+    assert cli("chat", "--url", server.url, stdin="Hi\n").code == 0
+    server.models["models"] = [{"name": "m", "size": 10**6, "context_length": 512}]
+    done = cli("ps", "--url", server.url)
+    assert (done.code, done.out.splitlines()[1].split()) == (0, ["m", "1", "MB", "512"])
