@@ -44,9 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-mu", "--model-url", dest="model_flag", metavar="URL", help="an address on Hugging Face")
     parser.add_argument("--offline", action="store_true", help="never use the network")
     parser.add_argument(
-        "-a", "--alias", "--served-model-name", nargs="+", action="extend", metavar="NAME",
-        help="what clients call the model; further names are aliases",
-    )  # fmt: skip
+        "-a",
+        "--alias",
+        action="append",
+        metavar="NAME[,NAME]",
+        help="what clients call the model, and may also call it",
+    )
+    parser.add_argument(
+        "--served-model-name", dest="alias", nargs="+", action="extend", metavar="NAME", help="the same, as words"
+    )
     _add_address(parser.add_argument_group("address options"))
     _add_model(parser.add_argument_group("model options"))
     _add_answers(parser.add_argument_group("answer options"))
@@ -86,7 +92,7 @@ def _add_address(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-queue", type=int, default=512, metavar="N", help="requests that may wait; more get a 503 (512)"
     )
-    group.add_argument("--max-body", type=int, default=64, metavar="MB", help="longest request (64)")
+    group.add_argument("--max-body", type=int, default=16, metavar="MB", help="longest request (16)")
     group.add_argument(
         "--sse-ping-interval", type=float, default=15.0, metavar="S", help="seconds of silence before a ping; 0 = none"
     )

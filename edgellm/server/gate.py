@@ -24,7 +24,9 @@ from edgellm.server.stream import ClientGone, JSONReply, failure
 
 log = logging.getLogger("edgellm.server.access")
 
-OPEN_PATHS = frozenset(("/health", "/v1/health", "/ping", "/", "/page.css", "/page.js", "/markdown.js", "/favicon.ico"))
+OPEN_PATHS = frozenset(
+    ("/health", "/v1/health", "/ping", "/", "/page.css", "/page.js", "/markdown.js", "/docs", "/openapi.json")
+)
 """Paths that need no key."""
 
 LOCAL_NAMES = frozenset(("localhost", "host.docker.internal", "ip6-localhost"))

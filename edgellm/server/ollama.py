@@ -42,9 +42,13 @@ class Call:
     piece: PIECE
 
 
+API_VERSION = "0.12.6"
+"""The version of Ollama's API that is spoken here: clients refuse servers that are older than what they need."""
+
+
 async def version(request: Request) -> Response:
-    """The release."""
-    return Context.of(request).json({"version": __version__})
+    """The version of the API, and the release."""
+    return Context.of(request).json({"version": API_VERSION, "edgellm": __version__})
 
 
 async def tags(request: Request) -> Response:

@@ -33,7 +33,7 @@ class Settings:
     cors_credentials: bool = False
     allowed_hosts: tuple[str, ...] = ()
     max_queue: int = 512
-    max_body: int = 64 << 20
+    max_body: int = 16 << 20
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
     defaults: SamplingParams = field(default_factory=SamplingParams)
@@ -53,4 +53,4 @@ class Settings:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the port."""
-        return self.uds is not None or self.host in ("localhost", "::1", "") or self.host.startswith("127.")
+        return self.uds is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")

@@ -109,6 +109,7 @@ def test_a_line_of_llama_server_runs() -> None:
     assert (settings.host, settings.port, settings.is_local) == ("0.0.0.0", 9, False)
     assert settings.defaults.temperature == 0.2
     assert args.weights == "tiles"
+    assert serve.settings_of(parsed("--host", "")).is_local is False
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,12 @@ def test_keys_from_a_file_and_the_environment(tmp_path: Any, monkeypatch: pytest
     monkeypatch.setenv("EDGELLM_API_KEY", "three")
     assert serve.settings_of(parsed()).api_keys == ("three",)
     assert serve.settings_of(parsed("--api-key", "four")).api_keys == ("four",)
+
+
+def test_names_of_the_model() -> None:
+    args = parsed("-a", "one,two", "m")
+    assert (args.alias, args.model) == (["one,two"], "m")
+    assert parsed("m", "--served-model-name", "one", "two").alias == ["one", "two"]
 
 
 @pytest.mark.parametrize(("text", "n"), [("8k", 8000), ("8K", 8192), ("auto", 0), ("-1", 0), ("512", 512)])

@@ -257,7 +257,7 @@ function show() {
   const turns = current?.turns ?? [];
   const log = $("log");
   if (turns.length) log.replaceChildren(...turns.map(turnElement));
-  else log.replaceChildren(node("div", [node("h1", ["What is on your mind?"]), node("p", ["Everything stays on this machine."])], { class: "empty" }));
+  else log.replaceChildren(node("div", [node("h1", ["What is on your mind?"]), node("p", ["Conversations stay in this browser."])], { class: "empty" }));
   log.scrollTop = log.scrollHeight;
   $("list").replaceChildren(...talks.map((talk) => {
     const open = node("button", [talk.title], { type: "button", class: "open", title: talk.title });
