@@ -35,6 +35,8 @@ class LLM(Front):
         memory allows. Same bits.
     backend: "auto" | "native" | "numba" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
+    draft: "prompt" guesses answers that repeat their prompt or themselves, and verifies several tokens in a step: the
+        same text, sooner. It keeps still where it does not pay.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     prefix_cache: prompts that begin as earlier ones did are computed from where they differ. Same bits.
     progress: called with (stage, fraction) while loading.

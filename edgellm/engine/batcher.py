@@ -58,7 +58,8 @@ class Batcher:
                     self._tokens[t] = seq.tokens[start]
                     self._positions[t] = start
                 else:
-                    self._tokens[t : t + count] = seq.tokens[start : start + count]
+                    new = seq.tokens[start:] + seq.draft if seq.draft else seq.tokens[start : start + count]
+                    self._tokens[t : t + count] = new
                     self._positions[t : t + count] = np.arange(start, start + count, dtype=np.int32)
                 t += count
                 for i in range(n_rows):
@@ -85,6 +86,11 @@ class Batcher:
                 want_lse = want_lse or sampler.needs_lse
                 if sampler.top_k > top_k:
                     top_k = sampler.top_k
+                if seq.draft:  # a row for each of them, after what came before it
+                    if edit and sampler.adjusts:
+                        edits += self._draft_edits(piece, row)
+                    row += n_rows
+                    continue
                 if n_rows > 1 or piece.start + piece.count < len(seq.tokens):  # rows of the prompt, to be scored
                     want_logits = want_lse = True
                     top_k = max(top_k, min(seq.request.params.prompt_logprobs or 0, self._n_vocab))
@@ -97,3 +103,15 @@ class Batcher:
                         raise PieceError(piece, e) from e
             row += n_rows
         return Batch(tokens, positions, starts, pages, rows, top_k, want_logits, want_lse, adjust(edits), want_hidden)
+
+    def _draft_edits(self, piece: Piece, row: int) -> list[tuple[int, int, float, float]]:
+        """The edits of a piece with guesses, whose first output row is `row`. Raises PieceError."""
+        seq = piece.seq
+        edits: list[tuple[int, int, float, float]] = []
+        try:
+            for i in range(piece.rows):
+                history = seq.tokens + seq.draft[:i]
+                edits += [(row + i, *e) for e in seq.sampler.adjustments(history, self._n_vocab, seq.n_generated + i)]
+        except Exception as e:
+            raise PieceError(piece, e) from e
+        return edits

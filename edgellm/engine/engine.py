@@ -8,17 +8,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
 from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import scheduler
 from edgellm.engine.batcher import Batcher, PieceError
+from edgellm.engine.books import Course, Load, Stats
 from edgellm.engine.pace import Pace
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Budget, Piece, State
+from edgellm.engine.speculation import PLAIN_STEPS, SpecStats, Speculation
 from edgellm.engine.switching import switch_interval
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
@@ -55,45 +56,11 @@ class EngineSpec:
     max_requests: int = 4096
 
 
-@dataclass(slots=True)
-class Stats:
-    """Counters since start. seconds_native is time inside the executable, seconds_python the rest of a busy turn:
-    handling what arrived, scheduling, building the batch, sampling, handing out the results."""
-
-    steps: int = 0
-    tokens: int = 0
-    seconds_native: float = 0.0
-    seconds_python: float = 0.0
-
-
-class Load(NamedTuple):
-    """Sequences running and waiting, requests not yet ended, pages in use by them and pages there are."""
-
-    running: int
-    waiting: int
-    requests: int
-    pages_used: int
-    pages: int
-
-
-@dataclass(slots=True)
-class Course:
-    """Decode steps on their way: as long as nothing happens, the next ones need no scheduler.
-
-    n_steps: at most in one call. page_ends: the sequences' pages reach up to these positions.
-    """
-
-    seqs: list[Sequence]
-    batch: Batch
-    n_steps: int
-    page_ends: list[int]
-    end_ids: tuple[int, ...]
-
-
 class Engine:
     """Runs requests on an executable in its own thread. Thread-safe: submit, cancel, call, close.
 
     new_decoder: makes a stream decoder per sequence, or None when the model has no usable vocabulary.
+    speculation: guesses at tokens, which are verified several in a step; results stay the same.
     token_bytes: the bytes a token stands for, in which DRY finds its sequence breakers.
     """
 
@@ -103,6 +70,7 @@ class Engine:
         spec: EngineSpec,
         new_decoder: Callable[[], Decoder | None] = lambda: None,
         token_bytes: Callable[[int], bytes] = lambda _: b"",
+        speculation: Speculation | None = None,
     ) -> None:
         for cls, n in zip(spec.classes, spec.n_pages, strict=True):
             if cls.kind in ("full", "latent") and n * PAGE_TOKENS < spec.n_ctx:
@@ -110,6 +78,7 @@ class Engine:
         self.spec, self.stats = spec, Stats()
         self._executable = executable
         self._multi = executable if isinstance(executable, MultiStepRunner) else None
+        self._speculation = speculation
         self._step_seconds = STREAM_SECONDS  # of the last decode step
         self._budget, self._pace = spec.budget, Pace()
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
@@ -183,6 +152,11 @@ class Engine:
             self._multi.halt()
 
     @property
+    def spec_stats(self) -> SpecStats | None:
+        """Counts of speculative decoding, where there is any."""
+        return None if self._speculation is None else self._speculation.stats
+
+    @property
     def alive(self) -> bool:
         """Whether the engine accepts requests."""
         return self._thread.is_alive() and not self._closing
@@ -219,6 +193,8 @@ class Engine:
             for request in list(self._requests):
                 self._abandon(request)
             self._deliver()
+            if self._speculation is not None:
+                self._speculation.guesser.close()
             try:
                 self._executable.close()
             except Exception:
@@ -288,6 +264,8 @@ class Engine:
             return
         state.now = begin
         pieces = scheduler.schedule(state, self._budget._replace(prefill=self._pace.prefill(self._budget.tokens)))
+        if self._speculation is not None:
+            pieces = self._speculation.extend(pieces, self.spec.budget)
         for copy in state.copies:
             self._executable.copy_page(*copy)
         state.copies.clear()
@@ -356,15 +334,18 @@ class Engine:
             ends = [-(-(p.start + n_steps) // PAGE_TOKENS) * PAGE_TOKENS for p in pieces]
             course = Course([p.seq for p in pieces], batch, n_steps, ends, self._ends(pieces))
             self._run(multi, course, n_steps, begin)
-            if n_steps > 1 and not self._state.waiting:
+            if n_steps > 1 and not self._state.waiting and self._speculation is None:
                 self._course = course
             return
         self._deliver()
         before = time.perf_counter()
         out = self._executable.run(batch)
         after = time.perf_counter()
-        n_decode = sum(p.start + 1 == len(p.seq.tokens) for p in pieces)
-        self._pace.note(n_decode, len(batch.tokens) - n_decode, after - before)
+        if not any(p.seq.draft for p in pieces):
+            n_decode = sum(p.start + 1 == len(p.seq.tokens) for p in pieces)
+            self._pace.note(n_decode, len(batch.tokens) - n_decode, after - before)
+        if self._speculation is not None and all(p.count == p.rows for p in pieces):
+            self._speculation.costs.add(len(batch.tokens), after - before)
         self._take_step(pieces, out, after)
         if self.spec.check:
             scheduler.check(self._state)
@@ -384,6 +365,8 @@ class Engine:
         n_steps = len(run.tokens[0])
         self._step_seconds = (after - before) / n_steps
         self._pace.note(len(seqs), 0, self._step_seconds)
+        if self._speculation is not None:
+            self._speculation.costs.add(len(seqs), self._step_seconds)
         for seq in seqs:
             seq.n_cached += n_steps
         for seq, tokens, status in zip(seqs, run.tokens, run.status, strict=True):
@@ -422,7 +405,7 @@ class Engine:
 
     def _most_steps(self, pieces: list[Piece]) -> int:
         """Decode steps that may be one native call, as far as those who wait for the answers are concerned."""
-        most = MOST_STEPS
+        most = MOST_STEPS if self._speculation is None else PLAIN_STEPS
         for seq, _, _, _ in pieces:
             if seq.request.stream:
                 most = min(most, max(1, int(STREAM_SECONDS / max(self._step_seconds, 1e-6))))
@@ -442,7 +425,10 @@ class Engine:
 
     def _take_step(self, pieces: list[Piece], out: StepOutput, now: float) -> None:
         """Sample from a step's output rows, or store their logits."""
-        scheduler.commit(self._state, pieces)
+        if self._speculation is None:
+            scheduler.commit(self._state, pieces)
+        else:  # of guesses it is not known yet whether they stay
+            scheduler.commit(self._state, [p._replace(count=1) if p.seq.draft else p for p in pieces])
         row = 0
         for s, piece in enumerate(pieces):
             if piece.seq.finish_reason is not None:
@@ -481,6 +467,9 @@ class Engine:
             if seq.n_cached == len(seq.tokens):
                 self._end(seq, "stop")
             return
+        if seq.draft:
+            self._verify(piece, out, row, now)
+            return
         if n_rows > 1 or start + count < len(seq.tokens):
             self._score_prompt(piece, out, row)
             if start + count < len(seq.tokens):
@@ -492,6 +481,23 @@ class Engine:
         if score is not None:
             seq.logprobs.append(score)
         self._extend(seq, [token], now)
+
+    def _verify(self, piece: Piece, out: StepOutput, row: int, now: float) -> None:
+        """Choose tokens as long as they are the guessed ones, and one more: each as it would be chosen without."""
+        seq, n_right = piece.seq, 0
+        draft, seq.draft = seq.draft, []
+        for i in range(len(draft) + 1):
+            token, score = seq.sampler.choose(out, row + i, seq.tokens, seq.n_generated)
+            if score is not None:
+                seq.logprobs.append(score)
+            self._extend(seq, [token], now)
+            if seq.finish_reason is not None or i == len(draft) or token != draft[i]:
+                break
+            n_right += 1
+        if seq.finish_reason is None:
+            seq.n_cached = len(seq.tokens) - 1
+        if self._speculation is not None:
+            self._speculation.learn(seq, len(draft), n_right)
 
     def _score_prompt(self, piece: Piece, out: StepOutput, row: int) -> None:
         """Record the log-probabilities of the prompt's tokens after a piece's output rows."""
@@ -543,6 +549,8 @@ class Engine:
             seq.text.append(text)
         seq.finish_reason = reason
         scheduler.finish(self._state, seq)
+        if self._speculation is not None:
+            self._speculation.guesser.forget(seq)
         if request.stream:
             tokens = tokens or []
             self._outbox.append((request, Delta(seq.index, text, tokens, reason, _news(seq, tokens))))

@@ -25,7 +25,7 @@ from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, all_of, as_messages, is_ids, kv_pair, new_logits, row_range, token_ids
 from edgellm.engine.embedding import Pool, pooling_of
 from edgellm.engine.info import LLMInfo, LLMStats, count, describe
-from edgellm.engine.loader import Loaded, OpenOptions, open_model
+from edgellm.engine.loader import PROMPT, Loaded, OpenOptions, open_model
 from edgellm.engine.report import Chunks, completion_of, scored_tokens
 from edgellm.engine.request import Request
 from edgellm.hub import resolve
@@ -65,8 +65,11 @@ class Front:
         prefix_cache: bool = True,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        if draft is not None:
-            raise ConfigError("draft models are not supported in this release: leave draft=None")
+        if draft not in (None, PROMPT):
+            raise ConfigError(
+                f'draft must be None or "{PROMPT}" (guesses from the text itself), found {draft!r:.80}: draft models '
+                f"are not supported in this release"
+            )
         k_type, v_type = kv_pair(kv_type)
         found = resolve(os.fspath(model))
         options = OpenOptions(
@@ -82,6 +85,7 @@ class Front:
             n_batch=n_batch,
             strict=strict,
             prefix_cache=prefix_cache,
+            draft=draft,
         )
         self._pid = os.getpid()
         self._loaded: Loaded = open_model(str(found.path), options, progress)

@@ -58,7 +58,7 @@ class LLMStats:
 
     running, waiting: sequences with a place in the steps, and in the queue.  requests: not yet ended.
     pages_used, pages: of 32 tokens, over all cache classes.  seconds_native: inside the backend; seconds_python: around
-    it, in busy steps.
+    it, in busy steps.  guessed, accepted: tokens of speculative decoding.
     """
 
     running: int
@@ -70,11 +70,13 @@ class LLMStats:
     tokens: int
     seconds_native: float
     seconds_python: float
+    guessed: int = 0
+    accepted: int = 0
 
 
 def count(loaded: Loaded) -> LLMStats:
     """Read an engine's books from any thread, without stopping it: numbers that change may be of two steps."""
-    load, stats = loaded.engine.load, loaded.engine.stats
+    load, stats, spec = loaded.engine.load, loaded.engine.stats, loaded.engine.spec_stats
     return LLMStats(
         running=load.running,
         waiting=load.waiting,
@@ -85,4 +87,6 @@ def count(loaded: Loaded) -> LLMStats:
         tokens=stats.tokens,
         seconds_native=stats.seconds_native,
         seconds_python=stats.seconds_python,
+        guessed=0 if spec is None else sum(spec.guessed),
+        accepted=0 if spec is None else sum(spec.accepted),
     )

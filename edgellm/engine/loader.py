@@ -23,6 +23,7 @@ from edgellm.core.version import NUMERICS_VERSION
 from edgellm.engine.engine import Engine, EngineSpec
 from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
+from edgellm.engine.speculation import PromptLookup, Speculation
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray
 from edgellm.kvcache.spec import ClassSpec
@@ -58,6 +59,7 @@ class OpenOptions:
     n_batch: int = 512
     strict: bool = True
     prefix_cache: bool = True
+    draft: str | None = None
     check: bool = False
 
 
@@ -130,7 +132,8 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             except TokenizerError:  # token ids still work
                 return None
 
-        engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes)
+        speculation = None if options.draft is None else _speculation(options.draft, plan)
+        engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes, speculation)
         undo.callback(engine.close)
         loaded = Loaded(
             file=file,
@@ -161,6 +164,17 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         )
         undo.pop_all()
         return loaded
+
+
+PROMPT = "prompt"
+"""As `draft`: guesses from the text itself."""
+
+
+def _speculation(draft: str, plan: Plan) -> Speculation:
+    """Speculative decoding as `draft` says. ConfigError where the model cannot take back what it has read."""
+    if any(c.kind == "state" for c in plan.caches):
+        raise ConfigError(f"draft={draft!r:.80}: {plan.arch} has recurrent layers, which cannot take tokens back")
+    return Speculation(PromptLookup())
 
 
 def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgellm.core.config import ResolvedParams
 from edgellm.core.errors import EdgeLLMError
@@ -138,6 +138,8 @@ class Sequence:
 
     node, n_settled: the first n_settled pages are in the prefix cache, and end there in `node` (None: none are).
     n_known: most tokens that were ever in the KV cache; what is found beyond them is news (`Request.cached_tokens`).
+    draft: guesses at the next tokens, which this step verifies. record, guesser, guessed_kind: what speculation.py and
+    a guesser keep about this sequence.
     """
 
     request: Request
@@ -157,6 +159,10 @@ class Sequence:
     n_known: int = 0
     text: list[str] = field(default_factory=list)
     logprobs: list[Scored] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+    record: Any = None
+    guesser: Any = None
+    guessed_kind: int = 0
     finish_reason: str | None = None
 
     @property

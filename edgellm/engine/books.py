@@ -1,0 +1,44 @@
+"""What the engine keeps of its own doings: counters, what there is to do, decode steps on their way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edgellm.core.record import dataclass
+from edgellm.core.types import Batch
+from edgellm.engine.request import Sequence
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since start. seconds_native is time inside the executable, seconds_python the rest of a busy turn:
+    handling what arrived, scheduling, building the batch, sampling, handing out the results."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds_native: float = 0.0
+    seconds_python: float = 0.0
+
+
+class Load(NamedTuple):
+    """Sequences running and waiting, requests not yet ended, pages in use by them and pages there are."""
+
+    running: int
+    waiting: int
+    requests: int
+    pages_used: int
+    pages: int
+
+
+@dataclass(slots=True)
+class Course:
+    """Decode steps on their way: as long as nothing happens, the next ones need no scheduler.
+
+    n_steps: at most in one call. page_ends: the sequences' pages reach up to these positions.
+    """
+
+    seqs: list[Sequence]
+    batch: Batch
+    n_steps: int
+    page_ends: list[int]
+    end_ids: tuple[int, ...]
