@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -20,6 +20,7 @@ from edgellm.core.results import Chunk, Completion, Score
 from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, as_messages, token_ids
 from edgellm.engine.front import Front, Prompt, Texts
+from edgellm.engine.progress import Report, reporting
 from edgellm.engine.request import Done, Event, Request
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class AsyncLLM(Front):
         n: int = 1,
         stream: Literal[False] = False,
         on_error: str = "return",
+        progress: bool | Report = False,
         **sampling: Any,
     ) -> Coroutine[Any, Any, list[Completion]]: ...
 
@@ -80,6 +82,7 @@ class AsyncLLM(Front):
         n: int = 1,
         stream: bool = False,
         on_error: str = "return",
+        progress: bool | Report = False,
         **sampling: Any,
     ) -> Coroutine[Any, Any, Completion] | Coroutine[Any, Any, list[Completion]] | AsyncGenerator[Chunk, None]:
         """Continue prompts: text or token ids give a Completion, a list of them a list in order.
@@ -96,7 +99,7 @@ class AsyncLLM(Front):
             return self._stream(prepare, on_error) if stream else self._one(prepare, on_error)
         if stream:
             raise RequestError("stream=True takes one prompt; use one call a prompt")
-        return self._many(lambda: (self._request(ids, chosen, n) for ids in self._prompts(prompts)), on_error)
+        return self._many(lambda: self._prompts(prompts), lambda ids: self._request(ids, chosen, n), on_error, progress)
 
     @overload
     def chat(
@@ -225,11 +228,20 @@ class AsyncLLM(Front):
         request = await asyncio.to_thread(prepare)
         return (await self._run(iter([request]), on_error))[0]
 
-    async def _many(self, prepare: Callable[[], Iterable[Request]], on_error: str) -> list[Completion]:
-        requests = await asyncio.to_thread(prepare)
-        return await self._run(iter(requests), on_error)
+    async def _many(
+        self,
+        prepare: Callable[[], list[list[int]]],
+        request: Callable[[list[int]], Request],
+        on_error: str,
+        progress: bool | Report,
+    ) -> list[Completion]:
+        checked = await asyncio.to_thread(prepare)
+        with reporting(progress, len(checked)) as report:
+            return await self._run(map(request, checked), on_error, report)
 
-    async def _run(self, requests: Iterator[Request], on_error: str) -> list[Completion]:
+    async def _run(
+        self, requests: Iterator[Request], on_error: str, report: Callable[[int], object] | None = None
+    ) -> list[Completion]:
         """Run requests to their ends, not too many at a time; a cancelled task cancels them."""
         self._check_alive()
         mailbox = Mailbox.of_this_loop()
@@ -251,6 +263,8 @@ class AsyncLLM(Front):
                     if event.error is not None and on_error == "raise":
                         raise event.error
                     results[i] = self._completion(request)
+                    if report is not None:
+                        report(len(results))
         except BaseException:
             for request in running.values():
                 self._loaded.engine.cancel(request)

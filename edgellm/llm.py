@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -14,6 +14,7 @@ from edgellm.core.results import Chunk, Completion, Score
 from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, as_messages, token_ids
 from edgellm.engine.front import Front, Prompt, Texts
+from edgellm.engine.progress import Report, reporting
 from edgellm.engine.request import Done, Event, Request
 from edgellm.session import Owner, Session
 
@@ -77,6 +78,7 @@ class LLM(Front):
         n: int = 1,
         stream: Literal[False] = False,
         on_error: str = "return",
+        progress: bool | Report = False,
         **sampling: Any,
     ) -> list[Completion]: ...
 
@@ -88,13 +90,16 @@ class LLM(Front):
         n: int = 1,
         stream: bool = False,
         on_error: str = "return",
+        progress: bool | Report = False,
         **sampling: Any,
     ) -> Completion | list[Completion] | Generator[Chunk, None, None]:
         """Continue prompts: text or token ids give a Completion, a list of them a list in order.
 
         stream=True (one prompt): a generator of Chunk; the work starts when it is first read, and leaving it early
         stops the work within a step. An empty list is a list of no prompts.
-        n: answers per prompt. on_error: "return" a run-time failure as Completion.error, or "raise" it.
+        n: answers per prompt. progress (a list): True shows a bar on stderr, a function is called with (done, all).
+        Thousands of prompts are fine: a few at a time are in the engine.
+        on_error: "return" a run-time failure as Completion.error, or "raise" it.
         All inputs are checked before work starts: RequestError, ContextOverflow, TypeError; where several prompts of a
         list are wrong, one RequestError that names them.
         """
@@ -104,7 +109,9 @@ class LLM(Front):
             return self._stream(request, on_error) if stream else self._run([request], on_error)[0]
         if stream:
             raise RequestError("stream=True takes one prompt; use one call a prompt")
-        return self._run((self._request(ids, chosen, n) for ids in self._prompts(prompts)), on_error)
+        checked = self._prompts(prompts)
+        with reporting(progress, len(checked)) as report:
+            return self._run((self._request(ids, chosen, n) for ids in checked), on_error, report)
 
     @overload
     def chat(
@@ -241,7 +248,9 @@ class LLM(Front):
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _run(self, requests: Iterable[Request], on_error: str) -> list[Completion]:
+    def _run(
+        self, requests: Iterable[Request], on_error: str, report: Callable[[int], object] | None = None
+    ) -> list[Completion]:
         """Run requests to their ends, not too many at a time; an exception here (KeyboardInterrupt) cancels them."""
         news: SimpleQueue[tuple[int, Event]] = SimpleQueue()
         pending = enumerate(requests)
@@ -262,6 +271,8 @@ class LLM(Front):
                     if request.error is not None and on_error == "raise":
                         raise request.error
                     results[i] = self._completion(request)
+                    if report is not None:
+                        report(len(results))
         except BaseException:
             for request in running.values():
                 engine.cancel(request)

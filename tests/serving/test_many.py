@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from limits import seconds
 from serving.conftest import OpenLLM
+from serving.tiny import install
 
-from edgellm import LLM
+from edgellm import LLM, AsyncLLM
 from edgellm.backends.fake import FakeBackend
 from edgellm.core.types import Batch, StepOutput
 
@@ -25,6 +28,40 @@ def test_thousands_of_prompts_in_a_list(open_llm: OpenLLM) -> None:
     again = {i: llm.generate(prompts[i], max_tokens=2, temperature=0).token_ids for i in (0, 1, 1234, 2999)}
     assert all(out[i].token_ids == tokens for i, tokens in again.items())
     assert llm._loaded.engine.stats.steps < 3000  # they ran side by side
+
+
+def test_a_long_list_enters_the_engine_a_few_at_a_time(open_llm: OpenLLM) -> None:
+    most = 0
+
+    def look(batch: Batch) -> None:
+        nonlocal most
+        most = max(most, llm.stats.requests)
+
+    llm = open_llm(FakeBackend(on_step=look), max_seqs=4)
+    seen: list[tuple[int, int]] = []
+    out = llm.generate([[i % 250] for i in range(500)], max_tokens=2, progress=lambda done, n: seen.append((done, n)))
+    assert len(out) == 500
+    assert most <= 64
+    assert seen == [(i, 500) for i in range(501)]
+
+
+def test_a_bar_goes_to_stderr(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate([[1], [2], [3]], max_tokens=1, progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "3/3" in captured.err
+
+
+def test_progress_under_asyncio(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeBackend())
+    seen: list[int] = []
+
+    async def run() -> None:
+        async with AsyncLLM(tiny_path) as llm:
+            await llm.generate([[1]] * 100, max_tokens=1, progress=lambda done, n: seen.append(done))
+
+    asyncio.run(run())
+    assert seen == list(range(101))
 
 
 def test_many_threads_at_once(llm: LLM) -> None:
