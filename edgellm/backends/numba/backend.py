@@ -139,7 +139,13 @@ class NumbaExecutable:
         bad = np.concatenate([np.flatnonzero(step.bad[0]), batch.rows[(step.bad[1] | broken) != 0]])
         status[np.searchsorted(batch.seq_start, bad, side="right") - 1] = 1
         shown = logits.reshape(n_rows, n_vocab).copy() if batch.want_logits else None
-        return StepOutput(ids, values, status, lse, shown)
+        hidden = None
+        if batch.want_hidden:
+            view = self._plan.hidden
+            width = self._plan.buffers[view.buf].width
+            states = machine.buffers[view.buf][: n_rows * width].reshape(n_rows, width)
+            hidden = states[:, view.start : view.start + view.width].copy()
+        return StepOutput(ids, values, status, lse, shown, hidden)
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""
