@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from edgellm.compat.formats import template_of
 from edgellm.compat.pretrained import model_name
 from edgellm.compat.responses import Reply, Response
 from edgellm.compat.state import LlamaState
+from edgellm.core.config import as_integer
 from edgellm.core.errors import ConfigError, ContextOverflow, RequestError
 from edgellm.core.log import logger
 from edgellm.core.results import Completion, TokenLogprob
@@ -469,11 +471,13 @@ class Llama:
 
     def _sampling(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a call in edgellm's terms."""
-        max_tokens = options.get("max_tokens")
-        if isinstance(max_tokens, int) and max_tokens <= 0:
+        max_tokens, top_k = (as_integer(options.get(name)) for name in ("max_tokens", "top_k"))
+        if max_tokens is not None and max_tokens <= 0:
             options["max_tokens"] = None
-        if isinstance(options.get("top_k"), int):
-            options["top_k"] = max(options["top_k"], 0)
+        if top_k is not None:
+            options["top_k"] = max(top_k, 0)
+        if isinstance(options.get("logit_bias"), dict):  # the keys may be text, as JSON has them
+            options["logit_bias"] = {_number(token): bias for token, bias in options["logit_bias"].items()}
         if options.get("mirostat") and options.get("temperature"):
             options["temperature"] = 1.0  # there, mirostat replaces the temperature too
         seed = options.get("seed")
@@ -518,6 +522,10 @@ class Llama:
 def _refuse(**given: Any) -> None:
     """RequestError for an argument of a call that is refused, TypeError for an unknown one."""
     arguments.check(arguments.CALL, given, RequestError)
+
+
+def _number(token: object) -> object:
+    return int(token) if isinstance(token, str) and re.fullmatch(r"[0-9]{1,10}", token) else token
 
 
 def _or_none(token: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ def test_max_tokens(open_llama: OpenLlama) -> None:
         assert len(out["choices"][0]["text"]) == text
         assert out["choices"][0]["finish_reason"] == ("stop" if text == 40 else "length")
     assert len(llama.create_chat_completion(ASK)["choices"][0]["message"]["content"]) == 40
+
+
+def test_numbers_may_come_from_elsewhere(open_llama: OpenLlama) -> None:
+    llama = open_llama("0123456789" * 4)
+    out = llama("ab", max_tokens=np.int64(-1), top_k=np.int32(-1))
+    assert len(out["choices"][0]["text"]) == 40
+    banned = {str(ids("0")[0]): -math.inf, ids("1")[0]: 1.0}
+    assert llama("ab", logit_bias=banned, temperature=0, max_tokens=1)["choices"][0]["text"] != "0"
+    with pytest.raises(RequestError, match="logit_bias keys must be token ids, found 'zero'"):
+        llama("ab", logit_bias={"zero": 1.0})
 
 
 def test_a_stream(open_llama: OpenLlama) -> None:
