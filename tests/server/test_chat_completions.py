@@ -253,7 +253,7 @@ def test_chat_12_a_trailing_assistant_message_is_continued(start: Start) -> None
         error_of(s.post("/v1/chat/completions", wrong), 400)
 
 
-def test_str_01_02_03_a_stream_in_order(start: Start) -> None:
+def test_g_11_str_01_02_03_a_stream_in_order(start: Start) -> None:
     s = start(FakeBackend(saying("hello there")))
     events = s.chat_events()
     assert events[-1] == "[DONE]"
@@ -362,6 +362,39 @@ def test_a_base_model_says_what_it_is(start: Start, tmp_path: Any) -> None:
 
     s = start(path=write_tiny(tmp_path / "base.gguf", template=None))
     assert "/v1/completions" in error_of(s.chat(), 400)["message"]
+
+
+def test_chat_05_13_thoughts_and_effort_reach_the_template(start: Start, tmp_path: Any) -> None:
+    from serving.tiny import write_tiny
+
+    template = (
+        "{% for m in messages %}[{{ m.role }}|{{ m.reasoning_content }}|{{ m.content }}]{% endfor %}"
+        "{{ reasoning_effort }}/{{ enable_thinking }}/{{ color }}"
+    )
+    s = start(path=write_tiny(tmp_path / "t.gguf", template=template), template_variables={"color": "red"})
+
+    def text(**more: Any) -> str:
+        talk = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+            {"role": "assistant", "content": "c", "reasoning": "so"},
+            {"role": "user", "content": "d"},
+        ]
+        answer = s.post("/apply-template", {"messages": talk, **more})
+        assert answer.status_code == 200, answer.text
+        prompt: str = answer.json()["prompt"]
+        return prompt
+
+    assert "[assistant|hm|b][assistant|so|c]" in text()
+    assert text().endswith("//red")
+    assert text(reasoning_effort="high").endswith("high//red")
+    assert text(reasoning_effort="none").endswith("/False/red")
+    assert text(chat_template_kwargs={"enable_thinking": True, "color": "blue"}).endswith("/True/blue")
+
+
+def test_str_04_stream_options_need_a_stream(shared: Running) -> None:
+    error = error_of(shared.chat(stream_options={"include_usage": True}), 400)
+    assert error["param"] == "stream_options"
 
 
 def test_user_text_is_never_a_control_token(start: Start) -> None:
