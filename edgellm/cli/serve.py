@@ -127,6 +127,11 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")
     group.add_argument("--isa", metavar="LEVEL", help="instruction set level (see `edgellm doctor`)")
     group.add_argument("--no-strict", action="store_true", help="open files with unknown metadata, with a warning")
+    group.add_argument("--spec-type", dest="draft", type=_draft, metavar="TYPE",
+                       help="ngram: guess what repeats the text so far, verify it together (none)")  # fmt: skip
+    group.add_argument("--spec-default", dest="draft", action="store_const", const="prompt", help="the same as ngram")
+    group.add_argument("--speculative-config", dest="draft", type=_draft_config, metavar="JSON",
+                       help="vLLM's way to say it")  # fmt: skip
     group.add_argument(
         "--models-max", type=int, default=2, metavar="N", help="models in memory at once, where several are served (2)"
     )
@@ -234,6 +239,21 @@ def _layout(text: str) -> str:
     return text
 
 
+def _draft(text: str) -> str | None:
+    """The `draft` of LLM for llama.cpp's --spec-type."""
+    kinds = [kind for kind in _commas(text) if kind != "none"]
+    if not kinds:
+        return None
+    if not all(kind.startswith("ngram") for kind in kinds):
+        raise argparse.ArgumentTypeError(f"must be none or ngram, found {text!r:.60}: draft models are not supported")
+    return "prompt"
+
+
+def _draft_config(text: str) -> str | None:
+    """The same for vLLM's --speculative-config."""
+    return _draft(str(_object(text).get("method", "none")))
+
+
 def settings_of(args: argparse.Namespace) -> Settings:
     """The server's settings as the command line has them. Raises ConfigError."""
     from edgellm.server.settings import Settings
@@ -331,6 +351,7 @@ def opener(args: argparse.Namespace) -> Callable[[Entry, Callable[[str, float], 
             max_seqs=args.parallel,
             strict=not args.no_strict,
             n_batch=ubatch(args),
+            draft=args.draft,
             progress=progress,
         )
         # A model is half a million objects that stay: the collector need not look through them again.

@@ -29,7 +29,7 @@ def _rows(
 _CPU = "everything is computed by the CPU"
 _TUNED = "how prompts are cached has no settings and never changes an answer"
 _BATCH = "requests are always batched continuously, prompts always in chunks"
-_SPECULATIVE = "speculative decoding is not in this release: leave it out"
+_SPECULATIVE = "draft models are not in this release: `--spec-type ngram` guesses from the text itself"
 _LATER = "not in this release: leave it out"
 _TERMINAL = "is for the terminal: use `edgellm chat` or `edgellm run`"
 _ROPE = "the scaling that the file describes is used: leave it out"
@@ -82,7 +82,7 @@ ACCEPTED = _rows(
         ("--enable-prompt-tokens-details --enable-request-id-headers", 0, "they are always there"),
         ("--disable-log-stats --disable-fastapi-docs", 0, "there is nothing to switch off"),
         ("--uvicorn-log-level", 1, "EDGELLM_LOG sets the level"),
-        ("--rope-scaling-none", 0, _ROPE),
+        ("--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits", 1, "the length of guesses is found out"),
     ),
 )  # fmt: skip
 
@@ -122,9 +122,9 @@ REFUSED = _rows(
         ("-md --model-draft --spec-draft-model -hfd --hf-repo-draft -ngld --gpu-layers-draft -td --threads-draft "
          "-ctkd --cache-type-k-draft -ctvd --cache-type-v-draft --spec-draft-n-max --spec-draft-n-min "
          "--spec-draft-p-min --spec-draft-p-split --draft --draft-max --draft-min --draft-n --draft-p-min "
-         "--spec-type --spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits --speculative-config", 1,
+         "", 1,
          _SPECULATIVE, "none"),
-        ("--mtp --eagle3 --dflash --spec-default", 0, _SPECULATIVE),
+        ("--mtp --eagle3 --dflash", 0, _SPECULATIVE),
         ("--reuse-port", 0, "one server a port: leave it out"),
         ("--path", 1, "the page is built in; --no-ui leaves it out"),
         ("--slot-save-path", 1, f"saved slots are {_LATER}"),

@@ -138,6 +138,19 @@ def test_keys_from_a_file_and_the_environment(tmp_path: Any, monkeypatch: pytest
     assert serve.settings_of(parsed("--api-key", "four")).api_keys == ("four",)
 
 
+def test_guessing_from_the_text() -> None:
+    assert parsed("m").draft is None
+    assert parsed("m", "--spec-type", "none").draft is None
+    for words in (
+        ["--spec-type", "ngram-simple,ngram-mod"],
+        ["--spec-default"],
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'],
+    ):
+        assert parsed("m", *words).draft == "prompt"
+    with pytest.raises(SystemExit):
+        parsed("m", "--spec-type", "draft-eagle3")
+
+
 def test_names_of_the_model() -> None:
     args = parsed("-a", "one,two", "m")
     assert (args.alias, args.model) == (["one,two"], "m")
