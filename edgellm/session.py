@@ -1,16 +1,18 @@
-"""A conversation in token ids: appended to, continued, forked, taken back. What was computed stays in the KV cache."""
+"""A conversation in token ids: appended to, forked, taken back, saved. What was computed stays in the KV cache."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, overload
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import ContextOverflow, EngineError, RequestError
 from edgellm.core.results import Chunk, Completion
+from edgellm.engine import sessionfile
 from edgellm.engine.engine import Engine
 from edgellm.engine.front import Front
 from edgellm.engine.request import Pin, Request
@@ -110,6 +112,28 @@ class Session:
                 raise RequestError(f"n_tokens is {n_tokens}, expected -{len(self._tokens)} to {len(self._tokens)}")
             self._engine.trim_pin(self._held[0], n)
             del self._tokens[n:]
+
+    def save(self, path: str | Path) -> None:
+        """Write the session to a file: its tokens, and what was computed for them. Raises CacheError."""
+        with self._lock:
+            self._check_open()
+            kept = self._engine.read_pin(self._held[0])
+            sessionfile.write(Path(path), self._front._loaded.fingerprint, self._tokens, kept)
+
+    def load(self, path: str | Path) -> Session:
+        """Become the session of a file that `save` wrote, also in another process. Nothing is computed. Returns self.
+
+        Raises CacheError for a file that is damaged, of another version or of another model; CapacityError where there
+        is no room for its pages.
+        """
+        with self._lock:
+            self._check_open()
+            tokens, kept = sessionfile.read(Path(path), self._front._loaded.fingerprint)
+            tokens = self._front._prompt_ids(tokens) if tokens else []
+            old, self._held[0] = self._held[0], self._engine.restore(tokens, kept)
+            self._tokens = tokens
+            self._engine.unpin(old)
+            return self
 
     def close(self) -> None:
         """Let its pages be evicted. Idempotent; `tokens` can still be read."""

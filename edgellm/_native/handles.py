@@ -349,6 +349,21 @@ class Engine:
         if code:
             self._raise(code)
 
+    def read_page(self, cls: int, page: int, n_bytes: int) -> bytes:
+        """The n_bytes of a page of class `cls`, all its layers."""
+        data = bytearray(n_bytes)
+        self._page_data(cls, page, data, False)
+        return bytes(data)
+
+    def write_page(self, cls: int, page: int, data: bytes) -> None:
+        """Set a page of class `cls` to what `read_page` returned."""
+        self._page_data(cls, page, bytearray(data), True)
+
+    def _page_data(self, cls: int, page: int, data: bytearray, write: bool) -> None:
+        code = self._lib.el_page_data(self._alive(), cls, page, ffi.from_buffer(data), len(data), write, self._err)
+        if code:
+            self._raise(code)
+
     def release_pages(self, cls: int, pages: I32) -> None:
         """Give the memory of pages of class `cls` back to the system: their contents become undefined."""
         n = len(pages)

@@ -159,6 +159,19 @@ class FakeExecutable:
         self._stores[cls].tokens[dst] = self._stores[cls].tokens[src]
         self._stores[cls].chains[dst] = self._stores[cls].chains[src]
 
+    def read_page(self, cls: int, page: int) -> bytes:
+        """The contents of a page of class `cls`: its tokens, then their chains."""
+        store = self._stores[cls]
+        tokens: bytes = store.tokens[page].tobytes()
+        return tokens + bytes(store.chains[page].tobytes())
+
+    def write_page(self, cls: int, page: int, data: bytes) -> None:
+        """Set the contents of a page."""
+        store = self._stores[cls]
+        n = store.tokens[page].nbytes
+        store.tokens[page] = np.frombuffer(data[:n], np.int32)
+        store.chains[page] = np.frombuffer(data[n:], np.uint64)
+
     def close(self) -> None:
         """Idempotent."""
         self._open = False

@@ -6,7 +6,7 @@ EdgeLLMError
 │  ├─ ModelNotFound (FileNotFoundError)
 │  ├─ UnsupportedModel             well formed, but needs something we do not do; names the key or tensor
 │  ├─ DownloadError (OSError)      the network, a checksum, the disk
-│  ├─ CacheError (OSError)         a tile cache: damaged, another model's, no room for it
+│  ├─ CacheError (OSError)         a tile cache or a saved session: damaged, another model's, no room for it
 │  └─ TokenizerError               the vocabulary cannot be used (text calls only)
 ├─ ConfigError (ValueError)        an option or an EDGELLM_* variable
 ├─ RequestError (ValueError)       the caller's fault
@@ -52,7 +52,10 @@ class DownloadError(ModelError, OSError):
 
 
 class CacheError(ModelError, OSError):
-    """A tile cache cannot be used or written: damaged, another model's, no space. Nothing half-written is in place."""
+    """A tile cache or a saved session cannot be used or written: damaged, another model's, no space.
+
+    Nothing half-written is in place.
+    """
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -8,52 +8,34 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
-from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
-from edgellm.engine import scheduler
+from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.books import Course, Load, Stats
 from edgellm.engine.pace import Pace
+from edgellm.engine.pins import Kept
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
 from edgellm.engine.runner import MultiStepRunner, Runner
-from edgellm.engine.scheduler import Budget, Piece, State
+from edgellm.engine.scheduler import Piece, State
+from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PLAIN_STEPS, SpecStats, Speculation
 from edgellm.engine.switching import switch_interval
-from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
 from edgellm.sampling.sampler import Sampler, banned, scored
 from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 STREAM_SECONDS = 0.1
 """Decode steps of a streamed answer that take less than this together may be one native call, and one Delta."""
 
 MOST_STEPS, MOST_STEPS_WITH_STOPS = 32, 4
 """Decode steps of one native call at most. What comes after a stop string was computed in vain, so few with those."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """What the engine needs to know of the model and of its memory.
-
-    n_ctx: longest sequence in tokens; a pool of a class that keeps every token holds at least one such sequence.
-    budget: limits of a step, as the executable was compiled for.
-    prefix_cache: keep what was computed for requests that begin alike.
-    max_requests: further ones are refused while so many have not ended.
-    check: verify the page ledger after every step (tests).
-    """
-
-    n_ctx: int
-    n_vocab: int
-    classes: tuple[ClassSpec, ...]
-    n_pages: tuple[int, ...]
-    budget: Budget
-    check: bool = False
-    prefix_cache: bool = True
-    max_requests: int = 4096
 
 
 class Engine:
@@ -143,7 +125,39 @@ class Engine:
 
     def trim_pin(self, pin: Pin, n_tokens: int) -> None:
         """Let go of what a pin keeps behind the first n_tokens tokens."""
-        self._send(lambda: pin.tables.trim(n_tokens) if pin.tables is not None else None)
+        self._send(lambda: scheduler.trim_pin(pin, n_tokens))
+
+    def read_pin(self, pin: Pin) -> Kept:
+        """What a pin keeps. Raises EngineError."""
+        return self._call(lambda: pins.read(self._executable, pin))
+
+    def restore(self, tokens: list[int], kept: Kept) -> Pin:
+        """A pin that keeps the first tokens as they were computed elsewhere. Raises CapacityError, EngineError."""
+        return self._call(lambda: pins.restore(self._state, self._executable, tokens, kept))
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """What a function returns, or raises, on the engine thread."""
+        answer: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                answer.put((function(), None))
+            except Exception as e:
+                answer.put((None, e))
+
+        if not self.alive:
+            raise self._refusal("the engine is closed")
+        self._send(run)
+        while True:
+            try:
+                value, error = answer.get(timeout=0.2)
+            except Empty:
+                if not self.alive:
+                    raise self._refusal("the engine is closed") from None
+                continue
+            if error is not None:
+                raise error
+            return value  # type: ignore[return-value]
 
     def _send(self, call: Callable[[], None]) -> None:
         """Have the engine thread make a call after the step it is in."""

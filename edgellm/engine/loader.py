@@ -20,9 +20,10 @@ from edgellm.core.layouts import WEIGHTS, is_layout
 from edgellm.core.record import dataclass, replace
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
-from edgellm.engine.engine import Engine, EngineSpec
+from edgellm.engine.engine import Engine
 from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
+from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PromptLookup, Speculation
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray

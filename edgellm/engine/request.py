@@ -63,10 +63,12 @@ class Sink(Protocol):
 class Pin:
     """Keeps the pages of a request's first sequence when it has ended, until it is let go (Engine.unpin).
 
-    Everything here belongs to the engine thread. tables: None until there is something to keep.
+    Everything here belongs to the engine thread. tables: None until there is something to keep. n_tokens: so many
+    tokens of the sequence are computed in them.
     """
 
     tables: Tables | None = None
+    n_tokens: int = 0
     let_go: bool = False
 
 

@@ -40,3 +40,16 @@ class MultiStepRunner(Runner, Protocol):
     def halt(self, halted: bool = True) -> None:
         """End `run_steps` after the step it is in; halt(False) allows runs again. From any thread."""
         ...
+
+
+@runtime_checkable
+class PageStore(Protocol):
+    """A runner whose pages can be read and written: what sessions are saved with. Each returns what the other takes."""
+
+    def read_page(self, cls: int, page: int) -> bytes:
+        """The contents of a page (or state slot) of cache class `cls`."""
+        ...
+
+    def write_page(self, cls: int, page: int, data: bytes) -> None:
+        """Set the contents of a page."""
+        ...

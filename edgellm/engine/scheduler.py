@@ -245,7 +245,7 @@ def finish(state: State, seq: Sequence) -> None:
             pin = seq.request.pin
             if pin is not None and seq.index == 0 and not pin.let_go:
                 pin.tables = seq.tables.copy()
-                n = min(seq.n_cached, len(seq.tokens))
+                pin.n_tokens = n = min(seq.n_cached, len(seq.tokens))
                 pin.tables.trim(n, keep_state=n == seq.n_cached)
                 state.pinned.add(pin.tables)
     if state.blocked is not None and state.blocked[0] is seq:
@@ -265,8 +265,15 @@ def unpin(state: State, pin: Pin) -> None:
 def copy_pin(state: State, pin: Pin, copy: Pin) -> None:
     """`copy`, a new one, keeps the same pages."""
     if pin.tables is not None:
-        copy.tables = pin.tables.copy()
+        copy.tables, copy.n_tokens = pin.tables.copy(), pin.n_tokens
         state.pinned.add(copy.tables)
+
+
+def trim_pin(pin: Pin, n_tokens: int) -> None:
+    """Let go of what is kept behind the first n_tokens tokens."""
+    if pin.tables is not None and n_tokens < pin.n_tokens:
+        pin.tables.trim(n_tokens)
+        pin.n_tokens = n_tokens
 
 
 def check(state: State) -> None:

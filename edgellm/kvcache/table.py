@@ -155,6 +155,15 @@ class Tables:
         self.room = -(-end // PAGE_TOKENS) * PAGE_TOKENS
         return [copy for copy in copies if copy[1] != copy[2]]
 
+    def place(self, cls: int, entry: int) -> int:
+        """Take a page for an entry behind all others. Those left out are as if a window had left them."""
+        page = self.ledger.take(cls)
+        if self._n[cls] == self._first[cls]:
+            self._first[cls] = entry
+        self.arrays[cls][entry] = page
+        self._n[cls] = entry + 1
+        return page
+
     def copy(self) -> Tables:
         """Other tables that hold the same pages."""
         other = Tables(self.ledger)

@@ -220,6 +220,25 @@ int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, e
     return EL_OK;
 }
 
+int32_t el_page_data(el_engine *engine, int32_t cls, int32_t page, void *bytes, int64_t n_bytes,
+                     int32_t write, el_error *err) {
+    if (!engine || !bytes) return el_fail(err, EL_E_ARGUMENT, "engine or bytes is NULL");
+    int32_t code = check_page(engine, cls, page, err);
+    if (code) return code;
+    const el_class *k = &engine->plan.classes[cls];
+    if (n_bytes != (int64_t)k->page_bytes) {
+        return el_fail(err, EL_E_ARGUMENT, "%lld bytes, but a page of cache class %d has %zu",
+                       (long long)n_bytes, cls, k->page_bytes);
+    }
+    char *at = k->pool + (size_t)page * k->page_bytes;
+    if (write) {
+        memcpy(at, bytes, k->page_bytes);
+    } else {
+        memcpy(bytes, at, k->page_bytes);
+    }
+    return EL_OK;
+}
+
 int32_t el_release_pages(el_engine *engine, int32_t cls, const int32_t *pages, int32_t n, el_error *err) {
     if (!engine || n < 0 || (n > 0 && !pages)) {
         return el_fail(err, EL_E_ARGUMENT, "engine or pages is NULL, or n is %d", n);

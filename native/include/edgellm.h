@@ -375,6 +375,11 @@ int32_t el_edits_write(const el_edits *edits, int64_t n_generated, int32_t n_voc
 /* Copy page src to page dst in every layer of cache class cls. */
 int32_t el_copy_page(el_engine *engine, int32_t cls, int32_t src, int32_t dst, el_error *err);
 
+/* Copy page `page` of class cls to `bytes` or, `write` not 0, from there. n_bytes: what a page of the class takes, K then
+ * V of each of its layers in order, in their formats. Which level wrote them does not matter. */
+int32_t el_page_data(el_engine *engine, int32_t cls, int32_t page, void *bytes, int64_t n_bytes,
+                     int32_t write, el_error *err);
+
 /* Give pages of class cls back to the system: their contents become undefined. */
 int32_t el_release_pages(el_engine *engine, int32_t cls, const int32_t *pages, int32_t n, el_error *err);
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
 from serving.conftest import OpenLLM
 from serving.test_prefix_cache import KINDS, PLAIN, Counting, Golden, text
 
-from edgellm.core.errors import CapacityError, ContextOverflow, EngineError, RequestError
+from edgellm.core.errors import CacheError, CapacityError, ContextOverflow, EngineError, RequestError
 from edgellm.llm import LLM
 from edgellm.session import Session
 
@@ -151,3 +152,64 @@ def test_text_and_what_is_refused(open_llm: OpenLLM) -> None:
         other.fork()
     other.close()
     assert isinstance(other, Session)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_saved_and_loaded(open_llm: OpenLLM, golden_case: Golden, name: str, tmp_path: Path) -> None:
+    """In another process nothing is computed again, and the answers are the same."""
+    path, file = golden_case(name).path, tmp_path / "talk.session"
+    llm = open_llm(path=path)
+    session = llm.session(text(75))
+    session.generate(text(5, 1), temperature=0, max_tokens=6)
+    session.save(file)
+    expected = session.generate([3, 4], temperature=0, max_tokens=6)
+    fake = Counting()
+    other = open_llm(fake, path=path).session().load(file)
+    assert other.tokens == session.tokens[: 75 + 5 + 6]
+    assert fake.taken() == 0
+    assert other.generate([3, 4], temperature=0, max_tokens=6).token_ids == expected.token_ids
+    assert fake.taken() == 1 + 2 + 5  # the last token of the answer, the new ones, the answer
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["talk.session"]
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
+def test_pages_of_the_backends_are_saved(golden_case: Golden, backend: str, name: str, tmp_path: Path) -> None:
+    case = golden_case(name)
+    with LLM(case.path, backend=backend) as llm, LLM(case.path, backend=backend, prefix_cache=False) as plain:
+        session = llm.session(text(60))
+        session.save(tmp_path / "x")
+        expected = plain.generate([*text(60), 3, 4], temperature=0, max_tokens=6)
+        with LLM(case.path, backend=backend) as other:
+            answer = other.session().load(tmp_path / "x").generate([3, 4], temperature=0, max_tokens=6)
+            assert answer.usage.cached_tokens == 60
+            assert answer.token_ids == expected.token_ids
+
+
+def test_files_that_are_refused(open_llm: OpenLLM, golden_case: Golden, tmp_path: Path) -> None:
+    llm, file = open_llm(), tmp_path / "s"
+    session = llm.session(text(40))
+    session.save(file)
+    good = file.read_bytes()
+    for bad, says in [
+        (b"edgellm session 2\n" + good[18:], "not a session of this version"),
+        (b"", "not a session of this version"),
+        (good[:-40], "damaged or cut short"),
+        (good[:100] + bytes([good[100] ^ 1]) + good[101:], "damaged or cut short"),
+    ]:
+        file.write_bytes(bad)
+        with pytest.raises(CacheError, match=says):
+            session.load(file)
+    with pytest.raises(CacheError, match="could not be read"):
+        session.load(tmp_path / "none")
+    with pytest.raises(CacheError, match="could not be saved"):
+        session.save(tmp_path / "none" / "s")
+    file.write_bytes(good)
+    for other in (open_llm(kv_type="q8_0"), open_llm(path=golden_case("llama-dense").path)):
+        with pytest.raises(CacheError, match=r"belongs to el1-\w+-f16, the open model is el1-"):
+            other.session().load(file)
+    small = open_llm(n_ctx=32)
+    with pytest.raises(ContextOverflow):
+        small.session().load(file)
+    assert session.tokens == text(40)
+    assert session.load(file).generate(temperature=0, max_tokens=2).usage.cached_tokens == 39

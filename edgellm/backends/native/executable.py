@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgellm._native import BufferSpec, CacheLayerSpec, Engine, EngineConfig, Matrix, NativeModel, usable_level
-from edgellm.backends.base import BackendConfig, BackendInfo
+from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.lower import Program, lower
 from edgellm.backends.native.cached import find, obtain
 from edgellm.backends.native.tilefile import Tiles
@@ -104,6 +104,7 @@ class NativeExecutable:
             sum(by_type.values()),
             chosen.scratch_bytes,
         )
+        self._page_bytes = [page_bytes(plan, c, config.k_type, config.v_type) for c in range(len(plan.caches))]
         self._filled = 0
 
     def run(self, batch: Batch) -> StepOutput:
@@ -136,6 +137,14 @@ class NativeExecutable:
     def time_phases(self, on: bool = True) -> NDArray[np.void]:
         """Let steps add what their phases take to the array that this returns (`Engine.time_phases`)."""
         return self._engine.time_phases(on)
+
+    def read_page(self, cls: int, page: int) -> bytes:
+        """The contents of a page of class `cls`: what `write_page` takes, in a model of the same fingerprint."""
+        return self._engine.read_page(cls, page, self._page_bytes[cls])
+
+    def write_page(self, cls: int, page: int, data: bytes) -> None:
+        """Set the contents of a page."""
+        self._engine.write_page(cls, page, data)
 
     def close(self) -> None:
         """Stop the threads, free the memory. Idempotent."""

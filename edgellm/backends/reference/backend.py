@@ -87,6 +87,22 @@ class ReferenceExecutable:
         self._require_open()
         self._caches.copy_page(cls, src, dst)
 
+    def read_page(self, cls: int, page: int) -> bytes:
+        """The contents of a page (or state slot) of class `cls`, float32."""
+        self._require_open()
+        return b"".join(x.tobytes() for x in self._caches.arrays(cls, page))
+
+    def write_page(self, cls: int, page: int, data: bytes) -> None:
+        """Set the contents of a page. ValueError where they are not as long as it is."""
+        self._require_open()
+        views = self._caches.arrays(cls, page)
+        if len(data) != sum(x.nbytes for x in views):
+            raise ValueError(f"{len(data)} bytes for a page of {sum(x.nbytes for x in views)}")
+        at = 0
+        for x in views:
+            x[...] = np.frombuffer(data, np.float32, x.size, at).reshape(x.shape)
+            at += x.nbytes
+
     def close(self) -> None:
         """Drop weights and caches. Idempotent."""
         if self._open:

@@ -114,6 +114,11 @@ class StateEntry:
         """The state after a step."""
         self._values[slot] = value
 
+    def values(self, slot: int) -> F32:
+        """A view of a slot."""
+        x: F32 = self._values[slot]
+        return x
+
     def copy(self, src: int, dst: int) -> None:
         """Slot dst becomes a copy of slot src."""
         self._values[dst] = self._values[src]
@@ -132,6 +137,17 @@ class Caches:
                     self.states[c, i] = StateEntry(layer.state[0], config.n_pages[c])
                 else:
                     self.paged[c, i] = PagedLayer(cls, i, config.n_pages[c], config)
+
+    def arrays(self, cls: int, page: int) -> list[F32]:
+        """Views of what a page (or state slot) holds in all layers of a class."""
+        views: list[F32] = []
+        for (c, _), paged in self.paged.items():
+            if c == cls:
+                views += [paged.k[page]] if paged.latent else [paged.k[page], paged.v[page]]
+        for (c, _), state in self.states.items():
+            if c == cls:
+                views.append(state.values(page))
+        return views
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy a page (or state slot) in all layers of a class. ValueError where there is no such class or page."""

@@ -48,6 +48,8 @@ void check_pages(void) {
             report(el_release_pages(e, k, &(int32_t){PAGES}, 1, &err) == EL_E_ARGUMENT, "release",
                    "page beyond");
             report(el_copy_page(e, k, 0, -1, &err) == EL_E_ARGUMENT, "copy", "page below");
+            report(el_page_data(e, k, 0, a, 1, 0, &err) == EL_E_ARGUMENT, "page data", "too few bytes");
+            report(el_page_data(e, k, PAGES, a, 1, 0, &err) == EL_E_ARGUMENT, "page data", "page beyond");
         }
         report(run_step(e, &t, &one, 1, b, &err) == 0, "pages", err.message);
         report(memcmp(a->logits[100], b->logits[100], sizeof a->logits[100]) == 0, "pages",

@@ -17,9 +17,10 @@ from edgellm.core.errors import CapacityError, EngineError, NumericsError, Reque
 from edgellm.core.types import Batch, StepOutput
 from edgellm.engine import engine as module
 from edgellm.engine import scheduler
-from edgellm.engine.engine import Engine, EngineSpec
+from edgellm.engine.engine import Engine
 from edgellm.engine.request import Delta, Done, Event, Request
 from edgellm.engine.scheduler import Budget
+from edgellm.engine.spec import EngineSpec
 from edgellm.kvcache.spec import ClassSpec
 
 SPEC = EngineSpec(256, 100, (ClassSpec("full"),), (64,), Budget(64, 8, 8), check=True)

@@ -1,0 +1,178 @@
+"""Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests.
+
+python scripts/engine_figures.py MODEL gap turns memory soak [--requests 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import threading
+import time
+
+import numpy as np
+import psutil
+
+import edgellm
+from edgellm.backends.base import page_bytes
+from edgellm.core.kv import KV_FORMATS
+from edgellm.core.types import PAGE_TOKENS
+from edgellm.kvcache.spec import ClassSpec
+from edgellm.kvcache.table import Ledger
+
+
+def words(n: int, seed: int, n_vocab: int) -> list[int]:
+    """Token ids at random."""
+    rng = random.Random(seed)
+    return [rng.randrange(100, n_vocab - 100) for _ in range(n)]
+
+
+def gap(model: str) -> None:
+    """A stream that decodes while a prompt of 4,000 tokens arrives: seconds between its tokens, before and during."""
+    with edgellm.LLM(model, n_ctx=6144, max_seqs=4) as llm:
+        n_vocab = llm.info.n_vocab
+        llm.generate(words(64, 1, n_vocab), max_tokens=8, temperature=0)
+        engine, sent = llm._loaded.engine, []
+        other = threading.Thread(
+            target=lambda: sent.append(llm.generate(words(4000, 2, n_vocab), max_tokens=1, temperature=0))
+        )
+        steps: list[tuple[float, bool]] = []
+        run, run_steps = engine._executable.run, engine._executable.run_steps
+
+        def note(since: float, n: int) -> None:
+            busy = other.is_alive()
+            steps.extend([((time.perf_counter() - since) / n, busy)] * n)
+
+        last = [0.0]
+
+        def timed_run(batch):  # type: ignore[no-untyped-def]
+            out = run(batch)
+            note(last[0] or time.perf_counter(), 1)
+            last[0] = time.perf_counter()
+            return out
+
+        def timed_steps(batch, picks, n_steps, ends):  # type: ignore[no-untyped-def]
+            out = run_steps(batch, picks, n_steps, ends)
+            note(last[0] or time.perf_counter(), len(out.tokens[0]))
+            last[0] = time.perf_counter()
+            return out
+
+        engine._executable.run, engine._executable.run_steps = timed_run, timed_steps
+        stream = llm.generate(words(32, 3, n_vocab), max_tokens=3000, temperature=0, ignore_eos=True, stream=True)
+        n = 0
+        for chunk in stream:
+            n += len(chunk.token_ids)
+            if n > 300 and not other.ident:
+                other.start()
+            if other.ident and not other.is_alive():
+                break
+        stream.close()
+        before = [s for s, busy in steps[5:] if not busy]
+        during = [s for s, busy in steps if busy]
+        median = float(np.median(before))
+        p99 = float(np.percentile(during, 99))
+        print(
+            f"gap: median before {median * 1e3:.2f} ms; during a prompt of 4,000 tokens median "
+            f"{np.median(during) * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms = {p99 / median:.2f}x, {len(during)} tokens "
+            f"in {sum(during):.2f} s"
+        )
+
+
+def turns(model: str) -> None:
+    """Time to the first token, cold and where 1,500 tokens of the prompt are known."""
+    with edgellm.LLM(model, n_ctx=4096) as llm:
+        n_vocab = llm.info.n_vocab
+        llm.generate(words(64, 1, n_vocab), max_tokens=8, temperature=0)
+        cold, warm, computed = [], [], []
+        for i in range(5):
+            system = words(1500, 10 + i, n_vocab)
+            first = llm.generate([*system, *words(20, 50 + i, n_vocab)], max_tokens=8, temperature=0)
+            then = llm.generate([*system, *words(20, 70 + i, n_vocab)], max_tokens=8, temperature=0)
+            cold.append(first.timings.first_token)
+            warm.append(then.timings.first_token)
+            computed.append(then.usage.prompt_tokens - then.usage.cached_tokens)
+        print(
+            f"turns: time to the first token {np.median(cold) * 1e3:.1f} ms cold, {np.median(warm) * 1e3:.1f} ms with "
+            f"a shared prompt of 1,500 tokens = {np.median(cold) / np.median(warm):.1f}x; computed {max(computed)} "
+            f"tokens, 20 of them new"
+        )
+
+
+def memory(model: str) -> None:
+    """Sequences of 2,048 tokens per GiB, and the share of taken pages that holds nothing, under mixed lengths."""
+    with edgellm.LLM(model, n_ctx=2048, max_seqs=1) as llm:
+        plan = llm._loaded.plan
+    specs = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
+    for name in ("f16", "q8_0", "q4_0"):
+        per = 0
+        for c, spec in enumerate(specs):
+            pages = 2048 // PAGE_TOKENS - spec.first_page(2048)
+            per += pages * page_bytes(plan, c, name, name)
+        print(f"memory: {2**30 / per:.0f} sequences of 2,048 tokens per GiB in {name} ({per / 2**20:.2f} MiB each)")
+    assert set(KV_FORMATS) >= {"f16", "q8_0", "q4_0"}
+    rng = random.Random(1)
+    lengths = [min(4096, int(rng.lognormvariate(6.3, 0.9)) + 16) for _ in range(2000)]
+    ledger = Ledger((ClassSpec("full"),), (len(lengths) * 128,), 4096)
+    for n in lengths:
+        ledger.new_table().grow(n)
+    taken = ledger.pools[0].n_held * PAGE_TOKENS
+    print(
+        f"memory: {1 - sum(lengths) / taken:.1%} of the positions in taken pages are empty, mean length "
+        f"{np.mean(lengths):.0f}; contiguous room for 4,096 tokens each: {1 - sum(lengths) / 4096 / len(lengths):.1%}"
+    )
+
+
+def soak(model: str, n: int) -> None:
+    """Many short requests, some of them cancelled: memory at the end against that after the first tenth."""
+    process = psutil.Process()
+    with edgellm.LLM(model, n_ctx=512, max_seqs=16, kv_memory=2**26) as llm:
+        n_vocab, rng = llm.info.n_vocab, random.Random(1)
+        todo, lock, marks = iter(range(n)), threading.Lock(), {}
+
+        def user() -> None:
+            while True:
+                with lock:
+                    i = next(todo, None)
+                    if i is None:
+                        return
+                    length, leave = rng.randrange(2, 40), rng.random() < 0.05
+                if i in (n // 10, n - 1):
+                    marks[i] = (process.memory_info().rss, process.num_fds())
+                stream = llm.generate(words(length, i, n_vocab), max_tokens=6, temperature=0.8, seed=i, stream=True)
+                for _ in stream:
+                    if leave:
+                        break
+                stream.close()
+
+        begin = time.perf_counter()
+        users = [threading.Thread(target=user) for _ in range(16)]
+        for u in users:
+            u.start()
+        for u in users:
+            u.join()
+        llm.generate([1], max_tokens=1)
+        engine = llm._loaded.engine
+        engine._state.ledger.check([])
+        (early, fds), (late, fds_late) = marks[n // 10], marks[n - 1]
+        print(
+            f"soak: {n} requests in {time.perf_counter() - begin:.0f} s; memory {early / 2**20:.1f} MiB after a tenth, "
+            f"{late / 2**20:.1f} MiB at the end ({late / early - 1:+.2%}); descriptors {fds} and {fds_late}; "
+            f"the pages add up"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model")
+    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak"])
+    parser.add_argument("--requests", type=int, default=10000)
+    args = parser.parse_args()
+    for part in args.parts:
+        if part == "soak":
+            soak(args.model, args.requests)
+        else:
+            {"gap": gap, "turns": turns, "memory": memory}[part](args.model)
+
+
+if __name__ == "__main__":
+    main()
