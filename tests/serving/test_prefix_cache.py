@@ -222,3 +222,21 @@ def test_fifty_users(open_llm: OpenLLM, golden_case: Golden, name: str, multi_st
     assert got == expected
     ledger = llm._loaded.engine._state.ledger
     assert not any(ledger.n_in_use(c) for c in range(len(ledger.pools)))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", ("q8_0", "q4_0")], ids=str)
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
+def test_the_bits_of_the_core(golden_case: Golden, name: str, kv_type: str | tuple[str, str]) -> None:
+    """Log-probabilities, equal to the last bit, whatever was shared or copied."""
+    path = golden_case(name).path
+    options: dict[str, Any] = {"max_tokens": 8, "logprobs": 5, "temperature": 0.9, "seed": 1}
+    prompts = [text(90), text(90)[:70], [*text(90)[:45], 7, 8, 9], [*text(90), *text(30, 1)], text(90)]
+    with LLM(path, backend="native", kv_type=kv_type, prefix_cache=False) as plain:
+        expected = [plain.generate(p, **options) for p in prompts]
+    with LLM(path, backend="native", kv_type=kv_type) as llm:
+        found = []
+        for prompt, alone in zip(prompts, expected, strict=True):
+            answer = llm.generate(prompt, **options)
+            assert answer.logprobs == alone.logprobs
+            found.append(answer.usage.cached_tokens)
+        assert found == [0, 69, 45, 90, 89]
