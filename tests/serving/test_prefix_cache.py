@@ -230,7 +230,7 @@ def test_the_bits_of_the_core(golden_case: Golden, name: str, kv_type: str | tup
     """Log-probabilities, equal to the last bit, whatever was shared or copied."""
     path = golden_case(name).path
     options: dict[str, Any] = {"max_tokens": 8, "logprobs": 5, "temperature": 0.9, "seed": 1}
-    prompts = [text(90), text(90)[:70], [*text(90)[:45], 7, 8, 9], [*text(90), *text(30, 1)], text(90)]
+    prompts = [text(90), text(90)[:70], [*text(90)[:45], 101, 8, 9], [*text(90), *text(30, 1)], text(90)]
     with LLM(path, backend="native", kv_type=kv_type, prefix_cache=False) as plain:
         expected = [plain.generate(p, **options) for p in prompts]
     with LLM(path, backend="native", kv_type=kv_type) as llm:
