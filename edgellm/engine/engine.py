@@ -10,11 +10,12 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
+from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError
 from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.books import Course, Load, Stats
+from edgellm.engine.failures import not_finite, typed
 from edgellm.engine.pace import Pace
 from edgellm.engine.pins import Kept
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
@@ -301,7 +302,7 @@ class Engine:
             for i in range(request.n):
                 request.sequences.append(self._sequence(request, i, limit))
         except Exception as e:
-            self._end_request(request, "error", _typed(e))
+            self._end_request(request, "error", typed(e))
             return
         if self._closing:
             self._abandon(request)
@@ -390,9 +391,9 @@ class Engine:
             try:
                 self._extend(seq, tokens[:-1] if broken else tokens, after)
             except Exception as e:
-                self._end_request(seq.request, "error", _typed(e))
+                self._end_request(seq.request, "error", typed(e))
             if broken and seq.finish_reason is None:
-                self._end_request(seq.request, "error", _not_finite() if status else banned())
+                self._end_request(seq.request, "error", not_finite() if status else banned())
         if self.spec.check:
             scheduler.check(self._state)
         stats.steps += n_steps
@@ -448,12 +449,12 @@ class Engine:
             if piece.seq.finish_reason is not None:
                 pass  # another choice of the same request failed a moment ago
             elif out.status[s]:
-                self._end_request(piece.seq.request, "error", _not_finite())
+                self._end_request(piece.seq.request, "error", not_finite())
             elif piece.rows:
                 try:
                     self._accept(piece, out, row, now)
                 except Exception as e:
-                    self._end_request(piece.seq.request, "error", _typed(e))
+                    self._end_request(piece.seq.request, "error", typed(e))
             row += piece.rows
 
     def _build(self, pieces: list[Piece], edit: bool) -> tuple[Batch | None, list[Piece]]:
@@ -462,7 +463,7 @@ class Engine:
             try:
                 return self._batcher.build(pieces, edit), pieces
             except PieceError as e:
-                self._end_request(e.piece.seq.request, "error", _typed(e.cause))
+                self._end_request(e.piece.seq.request, "error", typed(e.cause))
                 pieces = [p for p in pieces if p.seq.finish_reason is None]
         return None, pieces
 
@@ -590,17 +591,3 @@ def _news(seq: Sequence, tokens: list[int]) -> list[Scored] | None:
     if seq.request.params.logprobs is None:
         return None
     return seq.logprobs[len(seq.logprobs) - len(tokens) :]
-
-
-def _not_finite() -> NumericsError:
-    return NumericsError("a non-finite value appeared in the model's activations for this request")
-
-
-def _typed(e: Exception) -> EdgeLLMError:
-    """What a request's failure is reported as: itself where it is one of ours, else an EngineError, logged."""
-    if isinstance(e, EdgeLLMError):
-        return e
-    log.error("a request failed", exc_info=e)
-    error = EngineError(f"the request failed: {type(e).__name__}: {e}")
-    error.__cause__ = e
-    return error
