@@ -72,7 +72,7 @@ def gap(model: str) -> None:
         median = float(np.median(before))
         p99 = float(np.percentile(during, 99))
         print(
-            f"gap: median before {median * 1e3:.2f} ms; during a prompt of 4,000 tokens median "
+            f"gap ({llm.info.backend}, {llm.info.isa}): median before {median * 1e3:.2f} ms; during a prompt of 4,000 tokens median "
             f"{np.median(during) * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms = {p99 / median:.2f}x, {len(during)} tokens "
             f"in {sum(during):.2f} s"
         )

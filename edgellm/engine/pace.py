@@ -7,7 +7,7 @@ from edgellm.core.record import dataclass
 LONGEST = 2.25
 """A step with prompts in it takes about so many times as long as one without, at most."""
 
-LEAST, FIRST = 8, 32
+LEAST, FIRST = 1, 32
 """Tokens of prompts that a step takes in any case, and before anything was measured."""
 
 KEEP = 0.8
