@@ -13,12 +13,12 @@ import sys
 import time
 from queue import SimpleQueue
 
-from edgellm.cli import options
+from edgellm.cli import bench_spec, options
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import CapacityError, ConfigError
 from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS
-from edgellm.engine.loader import Loaded, OpenOptions, open_model
+from edgellm.engine.loader import PROMPT, Loaded, OpenOptions, open_model
 from edgellm.engine.request import Done, Event, Request
 
 MAX_NUMBER = 1 << 20
@@ -30,6 +30,7 @@ JSON = {
     "gb_per_second": "bytes of weights times passes over them",
     "n_threads": "threads that compute",
     "isa": "instruction set level",
+    "speculation": "of --spec: plain speed, speed-up, guesses, those by right tokens, share right by place; else null",
 }
 """The keys of each object of the list."""
 
@@ -42,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--n-depth", default="0", metavar="N,..", help="tokens already in the context (0)")
     parser.add_argument("-npl", "--parallel", default="", metavar="N,..", help="sequences generating side by side")
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="runs of a test; median (5)")
+    parser.add_argument(
+        "--spec",
+        choices=[PROMPT],
+        help="measure speculative decoding: a text that repeats its prompt and a new one, three temperatures",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     options.add_compute(parser.add_argument_group("model options"))
 
@@ -70,18 +76,23 @@ class Case:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     cases = read_cases(args)
+    if args.spec is not None:
+        cases = []
+    n_gen = max(_numbers(args.n_gen, "-n"), default=0) or 128
     found = options.find(args)
     loaded = open_model(
         str(found.path),
         OpenOptions(
-            n_ctx=max(c.n_ctx for c in cases),
+            n_ctx=max([c.n_ctx for c in cases], default=None),
+            draft=args.spec,
+            prefix_cache=False,  # every run computes its prompt
             n_threads=args.threads,
             k_type=args.cache_type_k,
             v_type=args.cache_type_v,
             weights=args.weights,
             backend=args.backend,
             isa=args.isa,
-            max_seqs=max(c.n_seqs for c in cases),
+            max_seqs=max([c.n_seqs for c in cases], default=1),
             n_batch=options.ubatch(args),
         ),
     )
@@ -90,11 +101,15 @@ def run(args: argparse.Namespace) -> int:
         for case in cases:
             _check_room(loaded, case)
         results = [_result(loaded, case, args.repetitions, options.ubatch(args)) for case in cases]
+        if args.spec is not None:
+            results = _speculation(loaded, n_gen, args.repetitions)
     finally:
         loaded.engine.close()
         loaded.file.close()
     if args.json:
         print(json.dumps(results))
+    elif args.spec is not None:
+        print(bench_spec.table(results))
     else:
         _print_table(found.name, loaded, results)
     return 0
@@ -184,7 +199,24 @@ def _result(loaded: Loaded, case: Case, repetitions: int, n_batch: int) -> dict[
         "gb_per_second": round(passes * loaded.backend.weight_bytes / 1e9, 3),
         "n_threads": loaded.backend.n_threads,
         "isa": loaded.backend.isa,
+        "speculation": None,
     }
+
+
+def _speculation(loaded: Loaded, n_gen: int, repetitions: int) -> list[dict[str, object]]:
+    """The tests of --spec."""
+    return [
+        {
+            "test": row["name"],
+            "tokens_per_second": round(statistics.median(row["rates"]), 3),
+            "stddev": round(statistics.stdev(row["rates"]), 3) if len(row["rates"]) > 1 else 0.0,
+            "gb_per_second": None,
+            "n_threads": loaded.backend.n_threads,
+            "isa": loaded.backend.isa,
+            "speculation": row["spec"],
+        }
+        for row in bench_spec.measure(loaded, n_gen, repetitions)
+    ]
 
 
 def _print_table(name: str, loaded: Loaded, results: list[dict[str, object]]) -> None:

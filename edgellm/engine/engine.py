@@ -22,7 +22,7 @@ from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Se
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Piece, State
 from edgellm.engine.spec import EngineSpec
-from edgellm.engine.speculation import PLAIN_STEPS, SpecStats, Speculation
+from edgellm.engine.speculation import PLAIN_STEPS, Speculation
 from edgellm.engine.switching import switch_interval
 from edgellm.kvcache.table import Ledger
 from edgellm.sampling.sampler import Sampler, banned, scored
@@ -167,9 +167,13 @@ class Engine:
             self._multi.halt()
 
     @property
-    def spec_stats(self) -> SpecStats | None:
-        """Counts of speculative decoding, where there is any."""
-        return None if self._speculation is None else self._speculation.stats
+    def speculation(self) -> Speculation | None:
+        """Speculative decoding, where there is any."""
+        return self._speculation
+
+    @property
+    def _guesses(self) -> bool:
+        return self._speculation is not None and self._speculation.on
 
     @property
     def alive(self) -> bool:
@@ -349,7 +353,7 @@ class Engine:
             ends = [-(-(p.start + n_steps) // PAGE_TOKENS) * PAGE_TOKENS for p in pieces]
             course = Course([p.seq for p in pieces], batch, n_steps, ends, self._ends(pieces))
             self._run(multi, course, n_steps, begin)
-            if n_steps > 1 and not self._state.waiting and self._speculation is None:
+            if n_steps > 1 and not self._state.waiting and not self._guesses:
                 self._course = course
             return
         self._deliver()
@@ -420,7 +424,7 @@ class Engine:
 
     def _most_steps(self, pieces: list[Piece]) -> int:
         """Decode steps that may be one native call, as far as those who wait for the answers are concerned."""
-        most = MOST_STEPS if self._speculation is None else PLAIN_STEPS
+        most = PLAIN_STEPS if self._guesses else MOST_STEPS
         for seq, _, _, _ in pieces:
             if seq.request.stream:
                 most = min(most, max(1, int(STREAM_SECONDS / max(self._step_seconds, 1e-6))))

@@ -76,7 +76,7 @@ class LLMStats:
 
 def count(loaded: Loaded) -> LLMStats:
     """Read an engine's books from any thread, without stopping it: numbers that change may be of two steps."""
-    load, stats, spec = loaded.engine.load, loaded.engine.stats, loaded.engine.spec_stats
+    load, stats, spec = loaded.engine.load, loaded.engine.stats, loaded.engine.speculation
     return LLMStats(
         running=load.running,
         waiting=load.waiting,
@@ -87,6 +87,6 @@ def count(loaded: Loaded) -> LLMStats:
         tokens=stats.tokens,
         seconds_native=stats.seconds_native,
         seconds_python=stats.seconds_python,
-        guessed=0 if spec is None else sum(spec.guessed),
-        accepted=0 if spec is None else sum(spec.accepted),
+        guessed=0 if spec is None else sum(spec.stats.guessed),
+        accepted=0 if spec is None else sum(spec.stats.accepted),
     )

@@ -219,15 +219,18 @@ class SpecStats:
 class Speculation:
     """Lengthens the decode pieces of a step by guesses. Used by the engine thread.
 
+    on: False guesses nothing; any thread may set it.
     always: guess as much as can be guessed, whatever it seems to cost (to measure, and to test).
     """
 
     def __init__(self, guesser: Guesser, *, always: bool = False) -> None:
         self.guesser, self.costs, self.stats = guesser, Costs(), SpecStats()
-        self._always = always
+        self._always, self.on = always, True
 
     def extend(self, pieces: list[Piece], budget: Budget) -> list[Piece]:
         """The pieces, those of sequences that decode with their guesses (`seq.draft`) behind them."""
+        if not self.on:
+            return pieces
         tokens = budget.tokens - sum(p.count for p in pieces)
         rows = budget.rows - sum(p.rows for p in pieces)
         n_tokens, gained = 0, 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +112,27 @@ def test_failures_are_reported(cli: CLI, tiny: str) -> None:
     code, out, err = cli("bench", tiny, "-p", "16", "-r", "1", fake=FakeBackend(failing=lambda past: len(past) == 16))
     assert (code, out) == (1, "")
     assert "non-finite" in err
+
+
+def test_speculation(cli: CLI, tmp_path: Path) -> None:
+    """With a model whose answers begin again and again."""
+    tiny = str(write_tiny(tmp_path / "long.gguf", n_ctx=4096))
+    words = [65 + i % 26 for i in range(40)] + [i % 200 for i in range(60)]
+
+    def again(past: Sequence[int]) -> int:
+        return words[len(past) % 100]
+
+    argv = ("bench", tiny, "--spec", "prompt", "-n", "150", "-r", "1")
+    code, out, err = cli(*argv, "--json", fake=FakeBackend(again, step_seconds=0.001))
+    assert (code, err) == (0, "")
+    results = json.loads(out)
+    assert [r["test"] for r in results] == [f"spec-{n}@t{t}" for n in ("copy", "new") for t in (0.0, 0.5, 1.0)]
+    for r in results:
+        assert list(r) == list(JSON)
+        s = r["speculation"]
+        assert s["guesses"] == sum(s["lengths"])
+        assert all(a is None or 0 <= a <= 1 for a in s["acceptance"])
+    assert max(r["speculation"]["acceptance"][0] or 0 for r in results) > 0.8
+    code, out, err = cli(*argv, fake=FakeBackend(again))
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 8
