@@ -86,7 +86,7 @@ CONSTRUCTOR = _table(
     ("numa", False, "ignored", "memory is placed by the system"),
     ("chat_format", None, "mapped", "None: the model file's own template; else one of the names below"),
     ("chat_handler", None, "mapped", "called with llama=this object and the arguments of create_chat_completion"),
-    ("draft_model", None, "ignored", "a draft changes the speed, never the answer"),
+    ("draft_model", None, "mapped", 'anything: guesses from the text itself, LLM(draft="prompt"); same answers'),
     ("tokenizer", None, "refused", "the model file's vocabulary is used"),
     ("type_k", None, "mapped", "GGML's number of f32, f16, bf16, q8_0 or q4_0, or edgellm's name of a format"),
     ("type_v", None, "mapped", "see type_k"),

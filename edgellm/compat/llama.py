@@ -66,6 +66,7 @@ class Llama:
             kv_type=(arguments.kv_type(chosen["type_k"]), arguments.kv_type(chosen["type_v"])),
             weights="auto" if chosen["use_mmap"] in (True, None) else "tiles",
             n_batch=min(batches, default=512),
+            draft=None if chosen["draft_model"] is None else "prompt",
         )
         self._tokenizer = self.llm.tokenizer
         self._template = template_of(

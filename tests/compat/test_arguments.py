@@ -102,6 +102,10 @@ def test_what_is_mapped(open_llama: OpenLlama) -> None:
     assert (llama.n_ctx(), llama.llm.info.kv_type) == (100, "q8_0+f32")
     assert llama.llm._loaded.engine.spec.budget.tokens == 32
     assert open_llama("x", n_ctx=0).n_ctx() == 256
+    plain, drafted = open_llama("abc" * 20), open_llama("abc" * 20, draft_model=object())
+    texts = [llama("abc" * 8, max_tokens=None, temperature=0)["choices"][0]["text"] for llama in (plain, drafted)]
+    assert texts == ["abc" * 20] * 2
+    assert drafted.llm.stats.steps < plain.llm.stats.steps
     with pytest.raises(ConfigError, match="pooling_type=0 is not supported"):
         open_llama("x", pooling_type=0)
     with pytest.raises(ConfigError, match=r"kv_type must be one of .* found '3'"):
