@@ -105,4 +105,10 @@ class _Engines(Collector):
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"{self._prefix}:{name}", text, value=value)
-        yield CounterMetricFamily(f"{self._prefix}:n_decode", "Steps computed", value=steps)
+        counters = (
+            ("n_decode", "Steps computed", steps),
+            ("spec_decode_num_draft_tokens", "Tokens guessed", sum(s.guessed for s in open_models)),
+            ("spec_decode_num_accepted_tokens", "Guesses that were right", sum(s.accepted for s in open_models)),
+        )
+        for name, text, value in counters:
+            yield CounterMetricFamily(f"{self._prefix}:{name}", text, value=value)

@@ -94,7 +94,8 @@ def test_met_01_02(start: Start) -> None:
         "predicted_tokens_seconds", "requests_processing", "requests_deferred", "kv_cache_usage_perc",
         "num_requests_running", "num_requests_waiting", "time_to_first_token_seconds_count",
         "inter_token_latency_seconds_sum", "e2e_request_latency_seconds_count", "request_queue_time_seconds_sum",
-        "request_prompt_tokens_count", "request_generation_tokens_sum",
+        "request_prompt_tokens_count", "request_generation_tokens_sum", "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
     ):  # fmt: skip
         assert f"llamacpp:{name}" in lines
         assert f"# HELP llamacpp:{name.removesuffix('_count').removesuffix('_sum')}" in page.text

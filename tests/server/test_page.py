@@ -15,6 +15,7 @@ from edgellm.backends.fake import FakeBackend
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+sync_api.expect.set_options(timeout=60_000)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (Debian: chromium)")
 
 
@@ -31,6 +32,7 @@ def browser() -> Iterator[Any]:
 def tab(browser: Any) -> Iterator[Any]:
     """A new tab with an empty storage. Faults of the page fail the test."""
     context = browser.new_context()
+    context.set_default_timeout(60_000)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
