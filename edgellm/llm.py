@@ -36,8 +36,9 @@ class LLM(Front):
         memory allows. Same bits.
     backend: "auto" | "native" | "numba" | "reference".  isa: caps the instruction set level.
     max_seqs: sequences computed side by side (8).  kv_memory: bytes the KV cache may grow to.
-    draft: "prompt" guesses answers that repeat their prompt or themselves, and verifies several tokens in a step: the
-        same text, sooner. It keeps still where it does not pay.
+    draft: speculative decoding: tokens are guessed, and several verified in a step: the same text, sooner. "prompt"
+        guesses answers that repeat their prompt or themselves; a path or name of a smaller model with the same
+        vocabulary lets that one guess. Either keeps still where it does not pay.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     prefix_cache: prompts that begin as earlier ones did are computed from where they differ. Same bits.
     progress: called with (stage, fraction) while loading.

@@ -20,6 +20,7 @@ from edgellm.core.record import dataclass
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.engine.loader import PROMPT, Loaded, OpenOptions, open_model
 from edgellm.engine.request import Done, Event, Request
+from edgellm.hub import resolve
 
 MAX_NUMBER = 1 << 20
 
@@ -45,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="runs of a test; median (5)")
     parser.add_argument(
         "--spec",
-        choices=[PROMPT],
-        help="measure speculative decoding: a text that repeats its prompt and a new one, three temperatures",
+        metavar="DRAFT",
+        help='measure speculative decoding, three temperatures, by "prompt" or a draft model',
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     options.add_compute(parser.add_argument_group("model options"))
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         str(found.path),
         OpenOptions(
             n_ctx=max([c.n_ctx for c in cases], default=None),
-            draft=args.spec,
+            draft=args.spec if args.spec in (None, PROMPT) else str(resolve(args.spec).path),
             prefix_cache=False,  # every run computes its prompt
             n_threads=args.threads,
             k_type=args.cache_type_k,

@@ -66,10 +66,7 @@ class Front:
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         if draft not in (None, PROMPT):
-            raise ConfigError(
-                f'draft must be None or "{PROMPT}" (guesses from the text itself), found {draft!r:.80}: draft models '
-                f"are not supported in this release"
-            )
+            draft = str(resolve(os.fspath(draft)).path)
         k_type, v_type = kv_pair(kv_type)
         found = resolve(os.fspath(model))
         options = OpenOptions(

@@ -20,6 +20,7 @@ from edgellm.core.layouts import WEIGHTS, is_layout
 from edgellm.core.record import dataclass, replace
 from edgellm.core.types import PAGE_TOKENS
 from edgellm.core.version import NUMERICS_VERSION
+from edgellm.engine.draft_model import DraftModel
 from edgellm.engine.engine import Engine
 from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
@@ -28,6 +29,7 @@ from edgellm.engine.speculation import PromptLookup, Speculation
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray
 from edgellm.kvcache.spec import ClassSpec
+from edgellm.kvcache.table import Ledger
 from edgellm.models.plan import Plan
 from edgellm.models.spec import ModelInfo, load_plan
 from edgellm.tokenizer import Tokenizer
@@ -133,7 +135,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             except TokenizerError:  # token ids still work
                 return None
 
-        speculation = None if options.draft is None else _speculation(options.draft, plan)
+        speculation = None if options.draft is None else _speculation(options, plan, file, config, budget, undo)
         engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes, speculation)
         undo.callback(engine.close)
         loaded = Loaded(
@@ -171,11 +173,35 @@ PROMPT = "prompt"
 """As `draft`: guesses from the text itself."""
 
 
-def _speculation(draft: str, plan: Plan) -> Speculation:
-    """Speculative decoding as `draft` says. ConfigError where the model cannot take back what it has read."""
+def _speculation(
+    options: OpenOptions, plan: Plan, file: GGUFFile, config: BackendConfig, budget: Budget, undo: ExitStack
+) -> Speculation:
+    """Speculative decoding as options.draft says. ConfigError where the models do not go together."""
     if any(c.kind == "state" for c in plan.caches):
-        raise ConfigError(f"draft={draft!r:.80}: {plan.arch} has recurrent layers, which cannot take tokens back")
-    return Speculation(PromptLookup())
+        raise ConfigError(
+            f"draft={options.draft!r:.80}: {plan.arch} has recurrent layers, which cannot take tokens back"
+        )
+    if options.draft == PROMPT:
+        return Speculation(PromptLookup())
+    small = GGUFFile(str(options.draft))
+    undo.callback(small.close)
+    draft, _ = load_plan(small, strict=options.strict)
+    if draft.n_vocab != plan.n_vocab or _words(small) != _words(file):
+        raise ConfigError(f"draft: {small.path} has another vocabulary: a draft model needs the same tokens")
+    if any(c.kind == "state" for c in draft.caches):
+        raise ConfigError(f"draft: {draft.arch} has recurrent layers, which cannot take tokens back")
+    n_pages = tuple(max(config.n_pages) for _ in draft.caches)
+    config = replace(config, n_pages=n_pages, weights=_weights_mode(options.weights, small))
+    executable = select_backend(options.backend).compile(draft, small, config)
+    undo.callback(executable.close)
+    classes = tuple(ClassSpec(c.kind, c.window) for c in draft.caches)
+    ledger = Ledger(classes, n_pages, config.n_ctx, prefix_cache=False)
+    return Speculation(DraftModel(executable, ledger, config.n_ctx, budget, small.close))
+
+
+def _words(file: GGUFFile) -> list[str]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return list(tokens) if isinstance(tokens, StringArray) else []
 
 
 def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:

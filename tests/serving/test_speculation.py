@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving.conftest import OpenLLM
-from serving.tiny import END, N_VOCAB, ids
+from serving.tiny import END, N_VOCAB, TOKENS, ids, write_tiny
 
-from edgellm import LLM, ConfigError
+from edgellm import LLM, ConfigError, GGUFFile, ModelNotFound
 from edgellm.backends.fake import FakeBackend, chain_logits, chain_of
 from edgellm.core.types import F32
 from edgellm.engine.speculation import Costs, Index, PromptLookup, Record, best_length
+from edgellm.gguf.writer import Tensor, write
 
 
 def spec(llm: LLM) -> Any:
@@ -162,10 +165,74 @@ def test_on_a_real_core(tiny_path: Path, backend: str) -> None:
         assert [c.token_ids for c in got] == [c.token_ids for c in expected]
 
 
-def test_what_draft_may_be(tiny_path: Path, open_llm: OpenLLM) -> None:
+# -- a draft model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_answers_with_a_draft_model(open_llm: OpenLLM, tiny_path: Path, way: str) -> None:
+    """The fake guesses as it answers: most guesses are right, fewer where edits or rare samplers move the answer."""
+    options = {"max_tokens": 60, **WAYS[way]}
+    with open_llm(FakeBackend(repeating), max_seqs=4) as plain:
+        expected = plain.generate(PROMPTS, **options)
+    llm = eager(open_llm(FakeBackend(repeating), max_seqs=4, draft=str(tiny_path)))
+    assert [c.choices for c in llm.generate(PROMPTS, **options)] == [c.choices for c in expected]
+    stats = spec(llm).stats
+    assert stats.guesses > 0
+    if way in ("greedy", "sampled", "logprobs"):
+        assert sum(stats.accepted) == sum(stats.guessed)
+    assert [pool.n_held for pool in spec(llm).guesser._ledger.pools] == [0]
+
+
+def test_a_draft_model_that_is_mostly_wrong(tiny_path: Path) -> None:
+    """Two real models: every token that is kept is the large one's."""
+    other = write_tiny(tiny_path.with_name("other.gguf"), **{"llama.attention.layer_norm_rms_epsilon": 3e-2})
+    for temperature in (0.0, 1.0):
+        options: dict[str, Any] = {"max_tokens": 50, "temperature": temperature, "seed": 4}
+        with LLM(tiny_path, backend="native") as plain:
+            expected = [c.token_ids for c in plain.generate(PROMPTS, **options)]
+        with LLM(tiny_path, backend="native", draft=str(other), n_batch=24) as llm:
+            eager(llm)
+            assert [c.token_ids for c in llm.generate(PROMPTS, **options)] == expected
+            assert 0 < llm.stats.accepted < llm.stats.guessed
+
+
+def test_a_draft_of_the_first_layers(tiny_path: Path, tmp_path: Path, repository: Path) -> None:
+    """scripts/cut_layers.py: the same file with fewer layers, which serves as a draft."""
+    with GGUFFile(tiny_path) as file:
+        tensors = [Tensor(n, t.shape, t.qtype, bytes(file.data(n))) for n, t in file.tensors.items()]
+        metadata = {**file.metadata, "llama.block_count": 3, "llama.attention.head_count": [2, 2, 2]}
+    more = [
+        Tensor(t.name.replace("blk.0", f"blk.{i}"), t.shape, t.qtype, t.data)
+        for i in (1, 2)
+        for t in tensors
+        if t.name.startswith("blk.0")
+    ]
+    large = write(tmp_path / "large.gguf", metadata, [*tensors, *more])
+    small = tmp_path / "small.gguf"
+    command = [sys.executable, str(repository / "scripts" / "cut_layers.py"), str(large), str(small)]
+    subprocess.run([*command, "1"], check=True, capture_output=True)
+    with GGUFFile(small) as file:
+        assert file.metadata["llama.block_count"] == 1
+        assert list(file.metadata["llama.attention.head_count"]) == [2]
+        assert set(file.tensors) == {t.name for t in tensors}
+    options: dict[str, Any] = {"max_tokens": 30, "temperature": 0}
+    with LLM(large, backend="native") as plain:
+        expected = [c.token_ids for c in plain.generate(PROMPTS, **options)]
+    with LLM(large, backend="native", draft=str(small)) as llm:
+        eager(llm)
+        assert [c.token_ids for c in llm.generate(PROMPTS, **options)] == expected
+    failed = subprocess.run([*command, "3"], capture_output=True, text=True)
+    assert (failed.returncode, failed.stderr) == (1, f"{large} has 3 layers: expected a number from 1 to 2, found 3\n")
+
+
+def test_what_draft_may_be(tiny_path: Path, tmp_path: Path, open_llm: OpenLLM) -> None:
     assert spec(open_llm()) is None
-    with pytest.raises(ConfigError, match='draft must be None or "prompt"'):
-        LLM(tiny_path, draft="ngram")
+    with pytest.raises(ModelNotFound):
+        LLM(tiny_path, draft=str(tmp_path / "nothing.gguf"))
+    tokens = [*TOKENS[:-3], "another", *TOKENS[-2:]]
+    path = write_tiny(tmp_path / "words.gguf", **{"tokenizer.ggml.tokens": tokens})
+    with pytest.raises(ConfigError, match=r"words\.gguf has another vocabulary"):
+        open_llm(draft=str(path))
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------
