@@ -283,14 +283,19 @@ static inline int64_t el_multiply_only(int32_t rounds) {
 
 EL_INLINE uint8x16_t el_low_nibbles(uint8x16_t v) { return vandq_u8(v, vdupq_n_u8(15)); }
 
-/* w with bits s .. s + n-1 of v at bit `to`, in each byte. */
-EL_INLINE uint8x16_t el_put_bits(uint8x16_t w, uint8x16_t v, const int s, const int n, const int to) {
-    const uint8x16_t mask = vdupq_n_u8((uint8_t)(((1 << n) - 1) << to));
-    return vbslq_u8(mask, s == to ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(to - s))), w);
+/* Bits s .. s + n-1 of each byte, moved to bit `to`. */
+EL_INLINE uint8x16_t el_bits_to(uint8x16_t v, const int s, const int n, const int to) {
+    const uint8x16_t moved = s == to ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(to - s)));
+    return vandq_u8(moved, vdupq_n_u8((uint8_t)(((1 << n) - 1) << to)));
 }
-/* The crumb s (bits 2s, 2s + 1) of each byte. */
-EL_INLINE uint8x16_t el_crumb(uint8x16_t v, const int s) {
-    return vandq_u8(s == 0 ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(-2 * s))), vdupq_n_u8(3));
+/* The low or high nibbles of v, with bits s .. s + n-1 of `top` above them. Inserting spares a mask. */
+EL_INLINE uint8x16_t el_nibbles_with(uint8x16_t v, const int high, uint8x16_t top, const int s, const int n) {
+    return high ? vsriq_n_u8(el_bits_to(top, s, n, 4), v, 4) : vsliq_n_u8(v, el_bits_to(top, s, n, 0), 4);
+}
+/* Crumb i (bits 2i, 2i + 1) of v, with bit s of `top` above it. */
+EL_INLINE uint8x16_t el_crumbs_with(uint8x16_t v, const int i, uint8x16_t top, const int s) {
+    const uint8x16_t low = i == 0 ? v : vshlq_u8(v, vdupq_n_s8((int8_t)(-2 * i)));
+    return vsliq_n_u8(low, el_bits_to(top, s, 1, 0), 2);
 }
 
 /* ---- the driver ------------------------------------------------------------------------------------------------- */

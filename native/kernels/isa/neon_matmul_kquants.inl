@@ -46,19 +46,24 @@ EL_INLINE int8x16_t packed_line(const int type, int8x16_t values, const uint8_t 
     if (type == EL_Q4_K || type == EL_Q5_K) {
         const uint8_t *at = quants + (type == EL_Q5_K ? 640 : 512) * pair + 16 * quad;
         const uint8x16_t v = vld1q_u8(at + 64 * s);
-        w = odd ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
-        if (type == EL_Q5_K) w = el_put_bits(w, vld1q_u8(at + 512 + 64 * odd), s, 1, 4);
+        if (type == EL_Q5_K) {
+            w = el_nibbles_with(v, odd, vld1q_u8(at + 512 + 64 * odd), s, 1);
+        } else {
+            w = odd ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
+        }
     } else if (type == EL_IQ4_XS || type == EL_Q6_K) {
         const uint8x16_t v = vld1q_u8(quants + 256 * j + 64 * (s % 4) + 16 * quad);
-        w = s < 4 ? el_low_nibbles(v) : vshrq_n_u8(v, 4);
         if (type == EL_Q6_K) {
             const uint8x16_t top = vld1q_u8(quants + 2048 + 128 * j + 64 * (s / 4) + 16 * quad);
-            w = el_put_bits(w, top, 2 * (s % 4), 2, 4);
+            w = el_nibbles_with(v, s / 4, top, 2 * (s % 4), 2);
+        } else {
+            w = s < 4 ? el_low_nibbles(v) : vshrq_n_u8(v, 4);
         }
     } else {
         const uint8_t *at = quants + (type == EL_Q2_K ? 128 : 192) * j + 16 * quad;
-        w = el_crumb(vld1q_u8(at + 64 * (s / 4)), s % 4);
-        if (type != EL_Q2_K) w = el_put_bits(w, vld1q_u8(at + 128), s, 1, 2);
+        const uint8x16_t v = vld1q_u8(at + 64 * (s / 4));
+        w = type == EL_Q2_K ? el_bits_to(v, 2 * (s % 4), 2, 0)
+                            : el_crumbs_with(v, s % 4, vld1q_u8(at + 128), s);
     }
     return has_values(type) ? vqtbl1q_s8(values, w) : vreinterpretq_s8_u8(w);
 }

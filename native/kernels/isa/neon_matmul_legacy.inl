@@ -21,9 +21,12 @@ EL_INLINE int8x16_t packed_line(const int type, const uint8_t *quants, const int
                                 const int quad) {
     if (type == EL_Q8_0) return vld1q_s8((const int8_t *)quants + 64 * (4 * part + i) + 16 * quad);
     const uint8x16_t v = vld1q_u8(quants + 64 * i + 16 * quad);
-    uint8x16_t w = part ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
+    if (has_fifth(type)) {
+        const uint8x16_t fifth = vld1q_u8(quants + 256 + 16 * quad);
+        return vreinterpretq_s8_u8(el_nibbles_with(v, part, fifth, 4 * part + i, 1));
+    }
+    const uint8x16_t w = part ? vshrq_n_u8(v, 4) : el_low_nibbles(v);
     if (has_values(type)) return vqtbl1q_s8(vld1q_s8(type == EL_MXFP4 ? EL_MXFP4_VALUES : EL_IQ4_VALUES), w);
-    if (has_fifth(type)) w = el_put_bits(w, vld1q_u8(quants + 256 + 16 * quad), 4 * part + i, 1, 4);
     return vreinterpretq_s8_u8(w);
 }
 
