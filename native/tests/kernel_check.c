@@ -1,10 +1,11 @@
 /* kernel_check: every kernel of every level that this machine can run, over tables of shapes and data, must equal scalar
  * bit for bit; scalar itself is checked against independent arithmetic.
  *
- *     kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--digest] [--list] [--bench]
+ *     kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--every N] [--digest] [--list] [--bench]
  *
  * --digest prints, per level, a hash of every result on the tables' data, scalar included: it is the same on every machine
- * and for every compiler. --list names the levels. --bench times the kernels instead.
+ * and for every compiler. --every N runs one case in N of the long tables, which have another digest. --list names the
+ * levels. --bench times the kernels instead.
  *
  * Exit status: 0 all equal, 1 a difference (kernel, level, case, first index and both values are printed), 2 usage.
  */
@@ -203,6 +204,7 @@ static int32_t run_level(check *c, const options *o, int32_t *n_run) {
         c->rng = 0x9e3779b97f4a7c15u + o->seed * 0x2545f4914f6cdd1du; /* the same data whatever ran before */
         c->failed = 0;
         c->n_cases = 0;
+        c->turn = 0;
         (*n_run)++;
         if (t->plain) {
             t->plain(c);
@@ -220,8 +222,8 @@ static int32_t run_level(check *c, const options *o, int32_t *n_run) {
 
 static int usage(const char *message, const char *value) {
     printf("kernel_check: %s%s\n"
-           "usage: kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--digest] [--list] "
-           "[--bench]\n",
+           "usage: kernel_check [--level NAME] [--kernel TEXT] [--seed N] [--full] [--every N] [--digest] "
+           "[--list] [--bench]\n",
            message, value);
     return 2;
 }
@@ -240,6 +242,8 @@ int main(int argc, char **argv) {
             o.filter = argv[++i];
         } else if (!strcmp(argv[i], "--seed") && has_value) {
             o.seed = strtoull(argv[++i], NULL, 0);
+        } else if (!strcmp(argv[i], "--every") && has_value) {
+            c->every = atoi(argv[++i]);
         } else if (!strcmp(argv[i], "--full")) {
             c->full = 1;
         } else if (!strcmp(argv[i], "--digest")) {

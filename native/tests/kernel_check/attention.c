@@ -120,6 +120,7 @@ static void run_segment(check *c, const el_kernels *table, segment *s, int32_t i
 }
 
 static int32_t compare_segment(check *c, segment *s, ranges kind, pattern p) {
+    if (left_out(c)) return 1;
     el_attn_segment *a = &s->a;
     set_case(c, "n_q %d, k_dim %d %s, v_dim %d %s, softcap %g, ranges %s, data %s", a->n_q, a->k_dim,
              kv_name(a->k_type), a->v_dim, kv_name(a->v_type), (double)a->softcap, RANGE_NAMES[kind],

@@ -20,6 +20,8 @@ typedef struct check {
     const el_kernels *scalar, *level;
     int32_t is_scalar;  /* level is scalar: only checks that do not compare levels make sense */
     int32_t full;       /* every bit pattern instead of a sample */
+    int32_t every;      /* of the long tables one case in `every`, 0 and 1: all */
+    int32_t turn;       /* cases of them met by this kernel's test */
     const char *kernel; /* under test */
     char shape[192];    /* the current case */
     uint64_t rng;
@@ -32,6 +34,7 @@ typedef struct check {
 /* ---- cases and results ---- */
 void set_case(check *c, const char *format, ...); /* describe the case that follows */
 void fail(check *c, const char *format, ...);     /* report the kernel, level, case, and this */
+int32_t left_out(check *c);                       /* this case of a long table is not in the sample */
 int32_t same_floats(check *c, const char *what, const float *want, const float *got,
                     size_t n); /* bits, or both nan */
 int32_t same_values(check *c, const char *what, const float *want, const float *got,

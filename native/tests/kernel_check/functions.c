@@ -44,6 +44,7 @@ static const sweep SWEEPS[] = {
 };
 
 static int32_t sweep_batch(check *c, const float *x) {
+    if (left_out(c)) return 1;
     float want[BATCH], got[BATCH];
     for (size_t s = 0; s < sizeof SWEEPS / sizeof *SWEEPS; s++) {
         set_case(c, "%s of %08x and %d more", SWEEPS[s].name, el_bits(x[0]), BATCH - 1);
@@ -57,6 +58,7 @@ static int32_t sweep_batch(check *c, const float *x) {
 /* exp of 255 values <= 0, through a segment of attention: position 0 scores 0 and is the maximum, position p scores x[p];
  * V is the identity, so o[p] is the weight exp(x[p]). */
 static int32_t exp_batch(check *c, const float *x) {
+    if (left_out(c)) return 1;
     float m, l, o[EL_SEGMENT], want[EL_SEGMENT];
     const float *q = place(c, Q_A, 16, 0);
     int32_t lo = 0, hi = EL_SEGMENT;
