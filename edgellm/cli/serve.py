@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_flag(parser, flag, _Accepted)
     for flag in REFUSED:
         _add_flag(parser, flag, _Refused)
+    _take_environment(parser)
 
 
 def _add_address(group: argparse._ArgumentGroup) -> None:
@@ -165,6 +166,36 @@ def _add_log(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--metrics-prefix", default="edgellm", metavar="NAME", help="edgellm, or llamacpp")
     group.add_argument("--slots", action="store_true", default=True, help="/slots is there (default)")
     group.add_argument("--no-slots", dest="slots", action="store_false", help="it is not")
+
+
+ARGUMENTS = {
+    "MODEL": "-m", "HF_REPO": "-hf", "ALIAS": "--alias", "HOST": "--host", "PORT": "--port", "CTX_SIZE": "-c",
+    "N_PARALLEL": "-np", "THREADS": "-t", "BATCH": "-b", "UBATCH": "-ub", "CACHE_TYPE_K": "-ctk",
+    "CACHE_TYPE_V": "-ctv", "N_PREDICT": "-n", "API_PREFIX": "--root-path", "REASONING": "--reasoning", "MODELS_MAX": "--models-max",
+    "CHAT_TEMPLATE_KWARGS": "--chat-template-kwargs", "SSL_KEY_FILE": "--ssl-key-file",
+    "SSL_CERT_FILE": "--ssl-cert-file",
+}  # fmt: skip
+"""Options that the environment may set, by what follows EDGELLM_ARG_ or LLAMA_ARG_; the command line goes before it."""
+
+
+def _take_environment(parser: argparse.ArgumentParser) -> None:
+    """Make what the environment says the options' defaults. Raises ConfigError."""
+    for name, option in ARGUMENTS.items():
+        found = env.argument(name)
+        if found is None:
+            continue
+        variable, text = found
+        action = parser._option_string_actions[option]
+        try:
+            value = action.type(text) if callable(action.type) else text
+            if action.choices is not None and value not in action.choices:
+                raise ValueError
+        except (ValueError, argparse.ArgumentTypeError) as e:
+            raise ConfigError(f"{variable} is set to {text!r:.80}, which {option} does not take {e}".rstrip()) from None
+        for other in parser._actions:
+            if other.dest == action.dest:
+                other.default = argparse.SUPPRESS  # argparse would convert the text by the type of each of them
+        action.default = [value] if isinstance(action, argparse._AppendAction) else value
 
 
 class _Accepted(argparse.Action):

@@ -291,6 +291,19 @@ TERM: Variable[str] = Variable(
     lambda: "",
 )
 
+
+def argument(name: str) -> tuple[str, str] | None:
+    """(variable, text) of an option of `edgellm serve` in the environment: EDGELLM_ARG_<name>, else LLAMA_ARG_<name>.
+
+    None where neither is set, or it is empty.
+    """
+    for variable in (f"EDGELLM_ARG_{name}", f"LLAMA_ARG_{name}"):
+        text = os.environ.get(variable, "").strip()
+        if text:
+            return variable, text
+    return None
+
+
 VARIABLES: tuple[Variable[object], ...] = (
     ISA,
     THREADS,

@@ -157,6 +157,21 @@ def test_names_of_the_model() -> None:
     assert parsed("m", "--served-model-name", "one", "two").alias == ["one", "two"]
 
 
+def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in ("LLAMA_ARG_PORT=9000", "LLAMA_ARG_CTX_SIZE=4k", "LLAMA_ARG_MODEL=m", "EDGELLM_ARG_PORT=9001",
+                 "LLAMA_ARG_ALIAS=one,two", "LLAMA_ARG_N_PREDICT=7"):  # fmt: skip
+        monkeypatch.setenv(*line.split("="))
+    args = parsed("-c", "512")
+    assert (args.port, args.ctx_size, args.model_flag, args.alias, args.max_tokens) == (9001, 512, "m", ["one,two"], 7)
+    monkeypatch.setenv("EDGELLM_ARG_PORT", "many")
+    with pytest.raises(ConfigError, match="EDGELLM_ARG_PORT is set to 'many'"):
+        parsed()
+    monkeypatch.setenv("EDGELLM_ARG_PORT", "")
+    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q9")
+    with pytest.raises(ConfigError, match="LLAMA_ARG_CACHE_TYPE_K"):
+        parsed()
+
+
 @pytest.mark.parametrize(("text", "n"), [("8k", 8000), ("8K", 8192), ("auto", 0), ("-1", 0), ("512", 512)])
 def test_context_sizes(text: str, n: int) -> None:
     assert parsed("--max-model-len", text).ctx_size == n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,27 @@ def test_a_whole_conversation(start: Start, tab: Any) -> None:
     assert tab.locator("#list .open").all_inner_texts() == ["Other", "Hi"]
     tab.get_by_label("Delete Other").click()
     assert tab.locator("#list .open").all_inner_texts() == ["Hi"]
+    assert {url.split("/")[2] for url in tab.asked if url.startswith("http")} == {s.url.split("/")[2]}
+
+
+@needs_browser
+def test_the_starter_model_answers(start: Start, tab: Any, smollm2_path: Path) -> None:
+    s = start(path=smollm2_path, real=True, name="smollm2:135m", options={"n_ctx": 512})
+    tab.goto(s.url)
+    sync_api.expect(tab.get_by_label("Model")).to_have_value("smollm2:135m")
+    tab.get_by_role("button", name="Settings").click()
+    tab.get_by_label("Temperature").fill("0")
+    ask(tab, "Name three colors.")
+    assert answers(tab) == ["Red\nBlue\nGreen"]
+    assert tab.locator(".turn.assistant ol > li").count() == 3
+    ask(tab, "Thank you.")
+    assert len(answers(tab)) == 2
+    assert "cached" in tab.locator(".turn.assistant .figures").last.inner_text()
+    tab.get_by_role("button", name="Regenerate").first.click()
+    assert answers(tab) == ["Red\nBlue\nGreen"]
+    tab.reload()
+    tab.locator("#list .open").first.click()
+    assert answers(tab) == ["Red\nBlue\nGreen"]
     assert {url.split("/")[2] for url in tab.asked if url.startswith("http")} == {s.url.split("/")[2]}
 
 
