@@ -171,7 +171,8 @@ def _add_log(group: argparse._ArgumentGroup) -> None:
 ARGUMENTS = {
     "MODEL": "-m", "HF_REPO": "-hf", "ALIAS": "--alias", "HOST": "--host", "PORT": "--port", "CTX_SIZE": "-c",
     "N_PARALLEL": "-np", "THREADS": "-t", "BATCH": "-b", "UBATCH": "-ub", "CACHE_TYPE_K": "-ctk",
-    "CACHE_TYPE_V": "-ctv", "N_PREDICT": "-n", "API_PREFIX": "--root-path", "REASONING": "--reasoning", "MODELS_MAX": "--models-max",
+    "CACHE_TYPE_V": "-ctv", "N_PREDICT": "-n",
+    "API_PREFIX": "--root-path", "REASONING": "--reasoning", "MODELS_MAX": "--models-max",
     "CHAT_TEMPLATE_KWARGS": "--chat-template-kwargs", "SSL_KEY_FILE": "--ssl-key-file",
     "SSL_CERT_FILE": "--ssl-cert-file",
 }  # fmt: skip
