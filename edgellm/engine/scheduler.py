@@ -49,6 +49,7 @@ class Piece(NamedTuple):
 class State:
     """Sequences waiting for admission and running, in order of arrival, and the page ledger.
 
+    arrivals, preemptions: sequences that came, and that had to give their pages back, since start.
     pinned: tables of sequences that have ended, whose pages are to stay.
     now: the time, in seconds of any clock, as told by whoever schedules.
     blocked: the sequence that was next and found too few pages, and how many there were in each class.
@@ -61,6 +62,7 @@ class State:
     running: list[Sequence] = field(default_factory=list)
     pinned: set[Tables] = field(default_factory=set)
     arrivals: int = 0
+    preemptions: int = 0
     now: float = 0.0
     blocked: tuple[Sequence, list[int]] | None = None
 
@@ -368,6 +370,7 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], 
         victim = min(victims, key=lambda s: (s.request.priority, -s.arrival))
         state.running.remove(victim)
         gone.add(victim)
+        state.preemptions += 1
         settle(state, victim, whole=True)
         _put_back(victim)
         state.waiting.add(victim, first=True)
