@@ -163,10 +163,13 @@ def test_the_least_recently_used_goes_first(open_llm: OpenLLM) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("multi_step", [True, False])
-def test_fifty_users(open_llm: OpenLLM, golden_case: Golden, name: str, multi_step: bool) -> None:
+@pytest.mark.parametrize("way", ["several steps in a call", "step by step", "guessing"])
+def test_fifty_users(open_llm: OpenLLM, golden_case: Golden, name: str, way: str) -> None:
     """Mixed lengths, prompts that begin alike, second turns, cancelling at random, and too few pages: every answer that
     ends is that of the same request alone."""
+    if way == "guessing" and name == "mamba2-dense":
+        pytest.skip("a recurrent state cannot take back what it has read: such models are refused")
+    draft = "prompt" if way == "guessing" else None
     rng = random.Random(name)
     path = golden_case(name).path
     alone = open_llm(path=path, prefix_cache=False, max_seqs=1)
@@ -210,7 +213,13 @@ def test_fifty_users(open_llm: OpenLLM, golden_case: Golden, name: str, multi_st
         user(alone, i, expected)
     one = alone.info.kv_bytes
     llm = open_llm(
-        FakeBackend(multi_step=multi_step), path=path, n_ctx=n_ctx, max_seqs=6, n_batch=40, kv_memory=int(one * 4.2)
+        FakeBackend(multi_step=way != "step by step"),
+        path=path,
+        draft=draft,
+        n_ctx=n_ctx,
+        max_seqs=6,
+        n_batch=40,
+        kv_memory=int(one * 4.2),
     )
     state = llm._loaded.engine._state
     ledger = state.ledger
