@@ -131,6 +131,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--spec-type", dest="draft", type=_draft, metavar="TYPE",
                        help="ngram: guess what repeats the text so far, verify it together (none)")  # fmt: skip
     group.add_argument("--spec-default", dest="draft", action="store_const", const="prompt", help="the same as ngram")
+    group.add_argument("-md", "--model-draft", "--spec-draft-model", dest="draft", metavar="MODEL",
+                       help="a smaller model with the same vocabulary guesses, the model verifies")  # fmt: skip
     group.add_argument("--speculative-config", dest="draft", type=_draft_config, metavar="JSON",
                        help="vLLM's way to say it")  # fmt: skip
     group.add_argument(
@@ -277,13 +279,16 @@ def _draft(text: str) -> str | None:
     if not kinds:
         return None
     if not all(kind.startswith("ngram") for kind in kinds):
-        raise argparse.ArgumentTypeError(f"must be none or ngram, found {text!r:.60}: draft models are not supported")
+        raise argparse.ArgumentTypeError(f"must be none or ngram, found {text!r:.60}: -md names a draft model")
     return "prompt"
 
 
 def _draft_config(text: str) -> str | None:
     """The same for vLLM's --speculative-config."""
-    return _draft(str(_object(text).get("method", "none")))
+    config = _object(text)
+    if config.get("model") and config.get("method", "draft_model") == "draft_model":
+        return str(config["model"])
+    return _draft(str(config.get("method", "none")))
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

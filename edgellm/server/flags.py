@@ -29,7 +29,9 @@ def _rows(
 _CPU = "everything is computed by the CPU"
 _TUNED = "how prompts are cached has no settings and never changes an answer"
 _BATCH = "requests are always batched continuously, prompts always in chunks"
-_SPECULATIVE = "draft models are not in this release: `--spec-type ngram` guesses from the text itself"
+_SPECULATIVE = (
+    "how much is guessed is learnt, not set: `-md MODEL` guesses by a smaller model, `--spec-type ngram` from the text"
+)
 _LATER = "not in this release: leave it out"
 _TERMINAL = "is for the terminal: use `edgellm chat` or `edgellm run`"
 _ROPE = "the scaling that the file describes is used: leave it out"
@@ -119,7 +121,7 @@ REFUSED = _rows(
         ("--adaptive-target --adaptive-decay", 1, f"adaptive sampling is {_LATER}", "-1 -1.0"),
         ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", 1,
          f"constrained answers are {_LATER}"),
-        ("-md --model-draft --spec-draft-model -hfd --hf-repo-draft -ngld --gpu-layers-draft -td --threads-draft "
+        ("-hfd --hf-repo-draft -ngld --gpu-layers-draft -td --threads-draft "
          "-ctkd --cache-type-k-draft -ctvd --cache-type-v-draft --spec-draft-n-max --spec-draft-n-min "
          "--spec-draft-p-min --spec-draft-p-split --draft --draft-max --draft-min --draft-n --draft-p-min "
          "", 1,

@@ -142,6 +142,11 @@ def test_guessing_from_the_text() -> None:
     assert parsed("m").draft is None
     assert parsed("m", "--spec-type", "none").draft is None
     for words in (
+        ["-md", "small.gguf"],
+        ["--speculative-config", '{"model": "small.gguf", "num_speculative_tokens": 5}'],
+    ):
+        assert parsed("m", *words).draft == "small.gguf"
+    for words in (
         ["--spec-type", "ngram-simple,ngram-mod"],
         ["--spec-default"],
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'],
