@@ -100,3 +100,15 @@ print(hashlib.sha256(logits(Path({str(path)!r}), {tokens!r}, Setup()).tobytes())
     if "no flushing" in done.stdout:
         pytest.skip("no C compiler, or its fast-math start-up code does not set flush-to-zero")
     assert done.stdout.strip() == hashlib.sha256(expected.tobytes()).hexdigest()
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not NUMBA or not LEVELS, reason="needs Numba and the native library")
+def test_numba_writes_the_native_text(smollm2_path: Path) -> None:
+    texts = []
+    for backend in ("native", "numba"):
+        with edgellm.LLM(str(smollm2_path), n_ctx=128, backend=backend) as llm:
+            answer = llm.generate("The capital of France is", temperature=0, max_tokens=64, ignore_eos=True)
+            texts.append(answer.token_ids)
+    assert len(texts[0]) == 64
+    assert texts[0] == texts[1]
