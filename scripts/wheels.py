@@ -103,6 +103,7 @@ def compile_library(platform: Platform, targets: tuple[str, ...] = ("edgellm",),
         f"-DCMAKE_C_FLAGS_RELEASE={flags}", "-DEDGELLM_WERROR=ON",
         "-DEDGELLM_BUILD_TESTS=ON", "-DCMAKE_SHARED_LINKER_FLAGS=-s",
         f"-DCMAKE_EXE_LINKER_FLAGS={'-static' if platform.static else ''}",
+        "-DCMAKE_INSTALL_NAME_TOOL=cmake",  # Apple's; CMake asks for it, but nothing is installed
     )  # fmt: skip
     run("cmake", "--build", folder, "--target", *targets)
 

@@ -61,8 +61,9 @@ def cross(wheels: Any) -> Callable[..., Path]:
         except ImportError:
             lacking("clang for other platforms (the package ziglang) is not installed: make wheels")
         platform = next(p for p in wheels.PLATFORMS if p.name == name)
-        wheels.compile_library(platform, targets, quick=True)
-        return Path(wheels.folder_of(platform, quick=True))
+        quick = platform.processor == "x86_64"  # in emulation what is optimised less takes longer than it saves
+        wheels.compile_library(platform, targets, quick=quick)
+        return Path(wheels.folder_of(platform, quick=quick))
 
     return build
 

@@ -17,8 +17,8 @@ import pytest
 from distribution.conftest import TinyPlan, lacking, program
 from kernels.test_kernels import DIGEST
 
-STEP_CHECKS = ("pool", "environment", "pages", "status and edits", "hidden", "messages", "malformed batches")
-"""Parts of step_check that take seconds in emulation; `bits` takes minutes there."""
+STEP_CHECKS = ("pool", "environment", "pages", "status and edits", "hidden", "messages")
+"""Parts of step_check that take seconds in emulation; the others take minutes there."""
 
 
 def check(*command: object, cwd: Path, **variables: str) -> str:
