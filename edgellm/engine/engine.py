@@ -282,7 +282,9 @@ class Engine:
         if self._closing or (not state.running and not state.waiting):
             return
         state.now = begin
-        pieces = scheduler.schedule(state, self._budget._replace(prefill=self._pace.prefill(self._budget.tokens)))
+        n_first = scheduler.waiting_for_first(state)
+        most = self._pace.prefill(self._budget.tokens, len(state.running) + len(state.waiting) - n_first, n_first)
+        pieces = scheduler.schedule(state, self._budget._replace(prefill=most))
         if self._speculation is not None:
             pieces = self._speculation.extend(pieces, self.spec.budget)
         for copy in state.copies:

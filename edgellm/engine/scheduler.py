@@ -87,6 +87,11 @@ def never_fits(state: State, seq: Sequence) -> str | None:
     return None
 
 
+def waiting_for_first(state: State) -> int:
+    """Sequences that wait or prefill."""
+    return len(state.waiting) + sum(len(s.tokens) - s.n_cached > 1 for s in state.running)
+
+
 def schedule(state: State, budget: Budget) -> list[Piece]:
     """Choose the next step's pieces and take their pages. May preempt. Empty when there is nothing to do."""
     for seq in state.running:

@@ -37,3 +37,12 @@ def test_it_follows_the_machine() -> None:
     for _ in range(30):
         pace.note(1, 0, 10e-3)
     assert 1.9 * before < pace.prefill(512) < 2.1 * before
+
+
+def test_where_many_wait_they_get_more_of_a_step() -> None:
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    alone = pace.prefill(4096)
+    assert pace.prefill(4096, n_decode=4, n_waiting=4) == alone
+    assert abs(pace.prefill(4096, n_decode=4, n_waiting=16) - 4 * alone) <= 4
+    assert pace.prefill(4096, n_decode=1, n_waiting=1000) == 950  # 0.1 s, less the decode step
+    assert Pace(decode=0.2, token=1e-3).prefill(4096, n_decode=1, n_waiting=1000) == 250
