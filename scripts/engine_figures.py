@@ -24,7 +24,7 @@ from edgellm.kvcache.table import Ledger
 def words(n: int, seed: int, n_vocab: int) -> list[int]:
     """Token ids at random."""
     rng = random.Random(seed)
-    return [rng.randrange(100, n_vocab - 100) for _ in range(n)]
+    return [rng.randrange(n_vocab // 8, n_vocab * 7 // 8) for _ in range(n)]
 
 
 def gap(model: str) -> None:
