@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from edgellm import _native
+from edgellm.backends import select
 from edgellm.backends.native import tuning
 from edgellm.core import env
 from edgellm.core.errors import ConfigError, NativeError
@@ -41,6 +42,7 @@ JSON = {
     "native": "whether the native library can be used",
     "native_library": "its path",
     "native_why_not": "why it cannot be used, or empty",
+    "backend": "what backend=auto is here: native, numba or reference",
     "isa": "level in use; null where the one asked for cannot be used",
     "settings": "object: environment variables that are set, secrets left out",
     "isa_levels": "list of name, usable, why_not (with a native library, like the following keys)",
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(report)
         for c in checks or ():
-            sys.stdout.write(f"{'selftest':<10} {c.level}: {'as published' if c.ok else c.why_not}\n")
+            sys.stdout.write(f"{'selftest':<10} {c.level or c.backend}: {'as published' if c.ok else c.why_not}\n")
         if checks is not None:
             sys.stdout.write(f"{'':<10} (SHA-256 of the logits, numerics {NUMERICS_VERSION}: {LOGITS_SHA256})\n")
     right = checks is None or (bool(checks) and all(c.ok for c in checks))
@@ -87,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def selftest() -> list[Check]:
-    """The self-test at every level that this machine has, in ascending order; none without a native library."""
+    """The self-test at every level that this machine has, in ascending order; of Numba where that stands in for the
+    native library; none where NumPy alone does."""
+    if select.automatic()[0] == "numba":
+        return [check("numba")]
     levels = _native.isa_levels() if _native.available() else []
     return [check("native", name) for name, usable, _ in levels if usable]
 
@@ -115,6 +120,7 @@ def collect(*, measure: bool) -> dict[str, Any]:
         "native": native,
         "native_library": str(_native.library_path()),
         "native_why_not": _native.why_not(),
+        "backend": select.automatic()[0],
         "isa": None,
         "settings": {v.name: v.text() for v in env.VARIABLES if v.text() is not None and not v.secret},
     }
@@ -198,6 +204,7 @@ def _print(r: dict[str, Any]) -> None:
         line("tiles", f"{t['number']} caches with {t['bytes'] / 1e6:.1f} MB in {t['folder']}{gone}")
     if not r["native"]:
         line("native", f"not usable: {r['native_why_not']}")
+        line("backend", "Numba" if r["backend"] == "numba" else f"NumPy alone, very slowly; faster: {select.INSTALL}")
     else:
         _print_native(r, line)
     for name, value in r["settings"].items():

@@ -11,8 +11,10 @@ from unit.cli.conftest import CLI
 
 from edgellm import _native
 from edgellm._native import machine as native_machine
+from edgellm.backends import select
 from edgellm.cli import doctor
 from edgellm.core.version import NUMERICS_VERSION, __version__
+from edgellm.engine.selftest import Check
 
 
 @pytest.fixture
@@ -128,5 +130,16 @@ def test_the_real_one(cli: CLI) -> None:
 
 def test_selftest_without_a_native_library(cli: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("EDGELLM_LIBRARY", str(tmp_path / "nothing.so"))
+    monkeypatch.setattr(select, "numba_why_not", lambda: "no module named numba")
     r = cli("doctor", "--selftest", "--json")
-    assert (r.code, json.loads(r.out)["selftest"]) == (1, [])
+    assert (r.code, json.loads(r.out)["selftest"], json.loads(r.out)["backend"]) == (1, [], "reference")
+    assert 'backend    NumPy alone, very slowly; faster: pip install "edgellm[numba]"' in cli("doctor").out
+
+
+def test_selftest_of_numba_where_it_stands_in(cli: CLI, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("EDGELLM_LIBRARY", str(tmp_path / "nothing.so"))
+    monkeypatch.setattr(select, "numba_why_not", lambda: "")
+    monkeypatch.setattr(doctor, "check", lambda backend: Check(backend, "", "ab", True, 0.1, ""))
+    out = cli("doctor", "--selftest").out
+    assert "backend    Numba\n" in out
+    assert "selftest   numba: as published\n" in out
