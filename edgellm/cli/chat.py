@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from edgellm.cli.repl import Repl
 
     params, system = sampling.from_arguments(args), options.system_prompt(args)
-    if args.url is not None:
+    if getattr(args, "url", None) is not None:  # `run` has no such option, but may become a chat
         return _talk_to_server(args, params, system)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None

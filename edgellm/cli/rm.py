@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if bool(args.models) == args.all:
-        print("edgellm rm: name models, or say --all; not both, nor neither", file=sys.stderr)
+        print("edgellm rm: give one MODEL or more, or --all; not both, nor neither", file=sys.stderr)
         return 2
     if args.all:
         freed = hub.remove_all()

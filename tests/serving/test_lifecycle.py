@@ -19,7 +19,16 @@ import pytest
 from serving.conftest import OpenLLM
 from serving.tiny import install, write_tiny
 
-from edgellm import LLM, CapacityError, Completion, ConfigError, EngineError, SamplingParams, UnsupportedModel
+from edgellm import (
+    LLM,
+    CapacityError,
+    Completion,
+    ConfigError,
+    EngineError,
+    ModelNotFound,
+    SamplingParams,
+    UnsupportedModel,
+)
 from edgellm.backends.fake import FakeBackend
 
 FOREVER: dict[str, Any] = {"temperature": 0}
@@ -343,7 +352,7 @@ def test_closing_stops_the_work_within_a_step(open_llm: OpenLLM, stream: bool) -
         ({"kv_type": ("f16", "int3")}, ConfigError, "found 'int3'"),
         ({"kv_type": ("f16",)}, ConfigError, "kv_type"),
         ({"kv_type": None}, ConfigError, "kv_type"),
-        ({"draft": "x"}, ConfigError, "draft models are not supported"),
+        ({"draft": "x"}, ModelNotFound, "no model is called 'x'"),
         ({"weights": "ram"}, ConfigError, "weights must be"),
         ({"backend": "cuda"}, ConfigError, "backend must be auto"),
         ({"n_ctx": 0}, ConfigError, "n_ctx must be an integer from 1"),
