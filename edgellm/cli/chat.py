@@ -17,7 +17,6 @@ from edgellm.core.errors import ConfigError
 if TYPE_CHECKING:
     from edgellm.cli.remote import Remote
     from edgellm.cli.repl import Repl
-    from edgellm.core.config import SamplingParams
     from edgellm.llm import LLM
 
 
@@ -49,11 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    return run_here(args) if args.url is None else _talk_to_server(args)
+
+
+def run_here(args: argparse.Namespace) -> int:
+    """The chat with a model in this process, which `run` may become, too."""
     from edgellm.cli.repl import Repl
 
     params, system = sampling.from_arguments(args), options.system_prompt(args)
-    if getattr(args, "url", None) is not None:  # `run` has no such option, but may become a chat
-        return _talk_to_server(args, params, system)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None
 
@@ -70,11 +72,12 @@ def run(args: argparse.Namespace) -> int:
     return _loop(chat, args, about)
 
 
-def _talk_to_server(args: argparse.Namespace, params: SamplingParams, system: str | None) -> int:
+def _talk_to_server(args: argparse.Namespace) -> int:
     """The chat with a model on a server."""
     from edgellm.cli.remote import Remote
     from edgellm.cli.repl import Repl
 
+    params, system = sampling.from_arguments(args), options.system_prompt(args)
     changed = [f"--{name.replace('_', '-')}" for name, default in _OF_SERVER.items() if getattr(args, name) != default]
     if changed:
         raise ConfigError(f"{', '.join(changed)}: with --url this was decided when the server was started")

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         if options.on_terminal() and not args.raw and not args.json:
             from edgellm.cli import chat
 
-            return chat.run(args)
+            return chat.run_here(args)
         raise ConfigError("there is no prompt: give one as an argument, with -p or -f, or pipe it in")
     with options.open_llm(args) as llm:
         if not args.raw and llm.is_base:
