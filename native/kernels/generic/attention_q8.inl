@@ -35,10 +35,7 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
                 memcpy(&pair, x + (size_t)r * row_size + 2 * half, sizeof pair);
                 const vi factor = vi_set1(pair);
                 EL_UNROLL
-                for (int32_t c = 0; c < Q8_COLUMNS; c++) {
-                    sums[r][c] = vi_dot(sums[r][c], y[half][c], factor);
-                    VI_PIN(sums[r][c]);
-                }
+                for (int32_t c = 0; c < Q8_COLUMNS; c++) sums[r][c] = vi_dot(sums[r][c], y[half][c], factor);
             }
         }
     }
@@ -81,7 +78,8 @@ static q8_queries q8_quantize(const el_attn_segment *a, const seg_rows *g) {
     return (q8_queries){n, q, d};
 }
 
-/* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. */
+/* Scores of rows first .. first+rows-1 for the Q8_LANES tokens from `slot` on. Their chains over the squares are kept in
+ * `out`: the products need the registers. */
 EL_INLINE void q8_scores_of(const int32_t rows, const q8_queries *x, int32_t first, const char *page,
                             int32_t slot, const char *ahead, float *out) {
     const size_t row_size = (size_t)x->n_squares * EL_SQUARE;
@@ -99,8 +97,7 @@ EL_INLINE void q8_scores_of(const int32_t rows, const q8_queries *x, int32_t fir
         for (int32_t r = 0; r < rows; r++) {
             const vx d = vx_set1(x->d[(size_t)(first + r) * (size_t)x->n_squares + (size_t)b]);
             EL_UNROLL
-            for (int32_t c = 0; c < Q8_COLUMNS;
-                 c++) { /* the chains are in memory: the products need the registers */
+            for (int32_t c = 0; c < Q8_COLUMNS; c++) {
                 float *sum = out + (size_t)r * SEG + c * VX_LANES;
                 const vx before = b == 0 ? vx_set1(0.0f) : vx_load(sum);
                 vx_store(sum, vx_fma(vx_from_int(products[r][c]), vx_mul(d, scale[c]), before));

@@ -187,7 +187,6 @@ static inline float vf_largest(vf16 x) {
 
 /* Integers for products of int16: VX_LANES pairs in a register. */
 typedef __m256i vi;
-#define VI_PIN(v) EL_PIN(v)
 static inline vi vi_zero(void) { return _mm256_setzero_si256(); }
 static inline vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }

@@ -170,7 +170,6 @@ static inline vf16 vf_from_i8(__m128i q) { return _mm512_cvtepi32_ps(_mm512_cvte
 
 /* Integers for products of int16. */
 typedef __m512i vi;
-#define VI_PIN(v) EL_PIN_512(v)
 static inline vi vi_zero(void) { return _mm512_setzero_si512(); }
 static inline vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }

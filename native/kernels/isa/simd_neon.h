@@ -179,7 +179,6 @@ EL_INLINE void vf_zip(vf16 even, vf16 odd, vf16 *x, vf16 *y) {
 typedef struct vi {
     int32x4_t a, b;
 } vi;
-#define VI_PIN(v) ((void)(v))
 EL_INLINE vi vi_zero(void) { return (vi){vdupq_n_s32(0), vdupq_n_s32(0)}; }
 EL_INLINE vi vi_of(int16x8_t x) { return (vi){vreinterpretq_s32_s16(x), vdupq_n_s32(0)}; }
 EL_INLINE vi vi_load(const void *p) { return vi_of(vreinterpretq_s16_s8(vld1q_s8((const int8_t *)p))); }
