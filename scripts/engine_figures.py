@@ -1,6 +1,7 @@
-"""Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests.
+"""Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
+many users at once get the answers of one.
 
-python scripts/engine_figures.py MODEL gap turns memory soak [--requests 10000]
+python scripts/engine_figures.py MODEL gap turns memory soak users [--requests 10000] [--users 50]
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import random
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,6 +19,7 @@ import edgellm
 from edgellm.backends.base import page_bytes
 from edgellm.core.kv import KV_FORMATS
 from edgellm.core.types import PAGE_TOKENS
+from edgellm.engine import scheduler
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
 
@@ -161,15 +164,106 @@ def soak(model: str, n: int) -> None:
         )
 
 
+Talk = tuple[list[int], list[int], int]
+"""A user's first prompt, what they add for the second one, and after how many pieces they leave (0: they do not)."""
+
+
+def talks(n: int, n_vocab: int, longest: int, rng: random.Random) -> list[Talk]:
+    """Prompts of up to about `longest` tokens; many begin with one of three shared texts."""
+    systems = [words(longest * k // 4, 90 + k, n_vocab) for k in (1, 2, 3)]
+    return [
+        (
+            [*rng.choice([*systems, []]), *words(rng.randrange(1, longest // 3), 100 + i, n_vocab)],
+            words(rng.randrange(1, longest // 6), 500 + i, n_vocab),
+            rng.choice([0, 0, 0, 1, 2]),
+        )
+        for i in range(n)
+    ]
+
+
+def ask(llm: edgellm.LLM, prompt: list[int], i: int, leave: int, answer: int) -> list[int] | None:
+    """The token ids of an answer; None where the user leaves."""
+    options = SAMPLING[i % len(SAMPLING)] | {"max_tokens": 2 + i * 7 % answer, "seed": i, "on_error": "raise"}
+    if not leave:
+        return llm.generate(prompt, **options).token_ids
+    stream = llm.generate(prompt, stream=True, **options)
+    for k, _ in enumerate(stream, 1):
+        if k == leave:
+            stream.close()
+    return None
+
+
+SAMPLING: list[dict[str, Any]] = [
+    {"temperature": 0, "ignore_eos": True},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "repeat_penalty": 1.1},
+    {"temperature": 0.7, "logprobs": 2, "frequency_penalty": 0.3, "min_tokens": 3},
+]
+
+
+def users(model: str, n: int = 50, longest: int = 120, answer: int = 40, backend: str = "auto") -> None:
+    """Many users at once and too few pages; some leave. Every answer that ends is that of the request alone."""
+    n_ctx, results = 2 * longest + 2 * answer, []
+
+    def serve(llm: edgellm.LLM, at_once: bool) -> dict[int, Any]:
+        todo, said = talks(n, llm.info.n_vocab, longest, random.Random(n)), dict[int, Any]()
+
+        def user(i: int) -> None:
+            first, more, leave = todo[i]
+            one = ask(llm, first, i, leave, answer)
+            said[i] = (one, None if one is None else ask(llm, [*first, *one, *more], i + 1, 0, answer))
+
+        threads = [threading.Thread(target=user, args=(i,)) for i in range(n)]
+        for t in threads:
+            t.start()
+            if not at_once:
+                t.join()
+        for t in threads:
+            t.join()
+        return said
+
+    with edgellm.LLM(model, n_ctx=n_ctx, max_seqs=1, prefix_cache=False, backend=backend) as llm:
+        alone = serve(llm, False)
+    for draft in (None, "prompt"):
+        with edgellm.LLM(model, n_ctx=n_ctx, max_seqs=8, n_batch=96, draft=draft, backend=backend) as llm:
+            engine = llm._loaded.engine
+            state, ledger = engine._state, engine._state.ledger
+            if engine.speculation is not None:
+                engine.speculation._always = True
+            hostages = [ledger.new_table() for _ in range(ledger.pools[0].n_pages - n_ctx // PAGE_TOKENS - 2)]
+            for tables in hostages:  # what is left of the pool holds hardly more than one sequence
+                tables.place(0, 0)
+            state.pinned.update(hostages)
+            begin = time.perf_counter()
+            together = serve(llm, True)
+            seconds = time.perf_counter() - begin
+            wrong = [i for i in alone if together.get(i) != alone[i]]
+            if wrong:
+                raise AssertionError(f"users {wrong}: their answers are not those of the same requests alone")
+            llm.generate([1], max_tokens=1)  # what was sent to the engine before has been done
+            scheduler.check(state)
+            guessed = engine.speculation.stats if engine.speculation is not None else None
+            results.append(
+                f"users ({llm.info.backend}, draft={draft}): {n} users at once, {state.arrivals} sequences in "
+                f"{seconds:.1f} s, {state.preemptions} preemptions, "
+                f"{'' if guessed is None else f'{sum(guessed.accepted)} of {sum(guessed.guessed)} guesses right, '}"
+                f"{sum(one is None for one, _ in alone.values())} left: all answers are those of the request alone"
+            )
+    print("\n".join(results))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model")
-    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak"])
+    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak", "users"])
     parser.add_argument("--requests", type=int, default=10000)
+    parser.add_argument("--users", type=int, default=50)
     args = parser.parse_args()
     for part in args.parts:
         if part == "soak":
             soak(args.model, args.requests)
+        elif part == "users":
+            users(args.model, args.users)
         else:
             {"gap": gap, "turns": turns, "memory": memory}[part](args.model)
 
