@@ -41,6 +41,9 @@ class LLM(Front):
         vocabulary lets that one guess. Either keeps still where it does not pay.
     n_batch: most tokens a step computes.  strict=False loads files with unknown metadata, loudly.
     prefix_cache: prompts that begin as earlier ones did are computed from where they differ. Same bits.
+    prefix_cache_dir: a directory that keeps them on disk, too: what memory has no room for, and, when this LLM is
+        closed, what it has, come back for a later prompt, in any process. Its files hold what was computed for prompts,
+        whoever sent them. prefix_cache_size: bytes they take at most (10 GiB).
     progress: called with (stage, fraction) while loading.
 
     Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.

@@ -355,11 +355,11 @@ class Engine:
         self._page_data(cls, page, data, False)
         return bytes(data)
 
-    def write_page(self, cls: int, page: int, data: bytes) -> None:
+    def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set a page of class `cls` to what `read_page` returned."""
-        self._page_data(cls, page, bytearray(data), True)
+        self._page_data(cls, page, data, True)
 
-    def _page_data(self, cls: int, page: int, data: bytearray, write: bool) -> None:
+    def _page_data(self, cls: int, page: int, data: bytes | bytearray | memoryview, write: bool) -> None:
         code = self._lib.el_page_data(self._alive(), cls, page, ffi.from_buffer(data), len(data), write, self._err)
         if code:
             self._raise(code)

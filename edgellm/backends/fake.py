@@ -165,7 +165,7 @@ class FakeExecutable:
         tokens: bytes = store.tokens[page].tobytes()
         return tokens + bytes(store.chains[page].tobytes())
 
-    def write_page(self, cls: int, page: int, data: bytes) -> None:
+    def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set the contents of a page."""
         store = self._stores[cls]
         n = store.tokens[page].nbytes

@@ -15,6 +15,7 @@ from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.books import Course, Load, Stats
+from edgellm.engine.calls import answer_of
 from edgellm.engine.failures import not_finite, typed
 from edgellm.engine.pace import Pace
 from edgellm.engine.pins import Kept
@@ -24,6 +25,8 @@ from edgellm.engine.scheduler import Piece, State
 from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PLAIN_STEPS, Speculation
 from edgellm.engine.switching import switch_interval
+from edgellm.engine.tier import Tier
+from edgellm.kvcache.disk import DiskStore
 from edgellm.kvcache.table import Ledger
 from edgellm.sampling.sampler import Sampler, banned, scored
 from edgellm.sampling.stops import StopMatcher
@@ -45,6 +48,7 @@ class Engine:
     new_decoder: makes a stream decoder per sequence, or None when the model has no usable vocabulary.
     speculation: guesses at tokens, which are verified several in a step; results stay the same.
     token_bytes: the bytes a token stands for, in which DRY finds its sequence breakers.
+    disk: where pages of the prefix cache go when they are evicted, and come from; closed with the engine.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Engine:
         new_decoder: Callable[[], Decoder | None] = lambda: None,
         token_bytes: Callable[[int], bytes] = lambda _: b"",
         speculation: Speculation | None = None,
+        disk: DiskStore | None = None,
     ) -> None:
         for cls, n in zip(spec.classes, spec.n_pages, strict=True):
             if cls.kind in ("full", "latent") and n * PAGE_TOKENS < spec.n_ctx:
@@ -66,6 +71,7 @@ class Engine:
         self._budget, self._pace = spec.budget, Pace()
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx, spec.prefix_cache))
+        self._tier = Tier(disk, self._state, executable)
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
@@ -130,35 +136,21 @@ class Engine:
 
     def read_pin(self, pin: Pin) -> Kept:
         """What a pin keeps. Raises EngineError."""
-        return self._call(lambda: pins.read(self._executable, pin))
+
+        def read() -> Kept:
+            self._tier.work()
+            return pins.read(self._executable, pin)
+
+        return self._call(read)
 
     def restore(self, tokens: list[int], kept: Kept) -> Pin:
         """A pin that keeps the first tokens as they were computed elsewhere. Raises CapacityError, EngineError."""
-        return self._call(lambda: pins.restore(self._state, self._executable, tokens, kept))
+        work = self._tier.work
+        return self._call(lambda: pins.restore(self._state, self._executable, tokens, kept, work))
 
     def _call(self, function: Callable[[], T]) -> T:
         """What a function returns, or raises, on the engine thread."""
-        answer: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
-
-        def run() -> None:
-            try:
-                answer.put((function(), None))
-            except Exception as e:
-                answer.put((None, e))
-
-        if not self.alive:
-            raise self._refusal("the engine is closed")
-        self._send(run)
-        while True:
-            try:
-                value, error = answer.get(timeout=0.2)
-            except Empty:
-                if not self.alive:
-                    raise self._refusal("the engine is closed") from None
-                continue
-            if error is not None:
-                raise error
-            return value  # type: ignore[return-value]
+        return answer_of(function, self._send, lambda: self.alive, lambda: self._refusal("the engine is closed"))
 
     def _send(self, call: Callable[[], None]) -> None:
         """Have the engine thread make a call after the step it is in."""
@@ -215,6 +207,7 @@ class Engine:
             if self._speculation is not None:
                 self._speculation.guesser.close()
             try:
+                self._tier.close(save=self._cause is None)
                 self._executable.close()
             except Exception:
                 log.exception("the executable could not be closed")
@@ -282,17 +275,15 @@ class Engine:
         if self._closing or (not state.running and not state.waiting):
             return
         state.now = begin
+        self._tier.ask(self._budget.seqs)
         n_first = scheduler.waiting_for_first(state)
         most = self._pace.prefill(self._budget.tokens, len(state.running) + len(state.waiting) - n_first, n_first)
         pieces = scheduler.schedule(state, self._budget._replace(prefill=most))
         if self._speculation is not None:
             pieces = self._speculation.extend(pieces, self.spec.budget)
-        for copy in state.copies:
-            self._executable.copy_page(*copy)
-        state.copies.clear()
         if pieces:
             self._step(pieces, begin)
-        else:
+        elif not self._tier.due:
             victim = (state.running or list(state.waiting.in_turn(begin)))[0]
             sessions = "close sessions, whose pages stay, or " if state.pinned else ""
             error = CapacityError(
@@ -323,6 +314,7 @@ class Engine:
                 self._end_request(request, "error", CapacityError(reason))
                 return
             for seq in request.sequences:
+                seq.unasked = self._tier.store is not None
                 scheduler.add(self._state, seq)
 
     def _sequence(self, request: Request, index: int, limit: int) -> Sequence:
@@ -345,6 +337,7 @@ class Engine:
     def _step(self, pieces: list[Piece], begin: float) -> None:
         multi, stats = self._multi, self.stats
         n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces)) if multi is not None else 0
+        self._tier.work()
         batch, pieces = self._build(pieces, edit=not n_steps)
         if batch is None:
             return
@@ -426,7 +419,7 @@ class Engine:
 
     def _most_steps(self, pieces: list[Piece]) -> int:
         """Decode steps that may be one native call, as far as those who wait for the answers are concerned."""
-        most = PLAIN_STEPS if self._guesses else MOST_STEPS
+        most = 1 if self._tier.busy else PLAIN_STEPS if self._guesses else MOST_STEPS
         for seq, _, _, _ in pieces:
             if seq.request.stream:
                 most = min(most, max(1, int(STREAM_SECONDS / max(self._step_seconds, 1e-6))))

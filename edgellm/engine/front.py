@@ -25,7 +25,7 @@ from edgellm.core.types import F32
 from edgellm.engine.arguments import Message, all_of, as_messages, is_ids, kv_pair, new_logits, row_range, token_ids
 from edgellm.engine.embedding import Pool, pooling_of
 from edgellm.engine.info import LLMInfo, LLMStats, count, describe
-from edgellm.engine.loader import PROMPT, Loaded, OpenOptions, open_model
+from edgellm.engine.loader import DISK_BYTES, PROMPT, Loaded, OpenOptions, open_model
 from edgellm.engine.report import Chunks, completion_of, scored_tokens
 from edgellm.engine.request import Request
 from edgellm.hub import resolve
@@ -63,6 +63,8 @@ class Front:
         strict: bool = True,
         n_batch: int = 512,
         prefix_cache: bool = True,
+        prefix_cache_dir: str | Path | None = None,
+        prefix_cache_size: int = DISK_BYTES,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         if draft not in (None, PROMPT):
@@ -82,6 +84,8 @@ class Front:
             n_batch=n_batch,
             strict=strict,
             prefix_cache=prefix_cache,
+            prefix_cache_dir=None if prefix_cache_dir is None else os.fspath(prefix_cache_dir),
+            prefix_cache_size=prefix_cache_size,
             draft=draft,
         )
         self._pid = os.getpid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PromptLookup, Speculation
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray
+from edgellm.kvcache.disk import DiskStore
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
 from edgellm.models.plan import Plan
@@ -46,6 +48,10 @@ MAX_LOGIT_ROWS = 64
 """Output rows a step computes at most; bounds the logits scratch."""
 
 
+DISK_BYTES = 10 << 30
+"""Default of what the files of the prefix cache may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
     """Options of `open_model`, already plain values; see LLM for their meaning."""
@@ -62,6 +68,8 @@ class OpenOptions:
     n_batch: int = 512
     strict: bool = True
     prefix_cache: bool = True
+    prefix_cache_dir: str | None = None
+    prefix_cache_size: int = DISK_BYTES
     draft: str | None = None
     check: bool = False
 
@@ -136,7 +144,12 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
                 return None
 
         speculation = None if options.draft is None else _speculation(options, plan, file, config, budget, undo)
-        engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes, speculation)
+        disk = None
+        if options.prefix_cache_dir is not None:
+            folder = os.path.expanduser(options.prefix_cache_dir)
+            disk = DiskStore(folder, f"{fingerprint}-{info.name}", options.prefix_cache_size)
+            undo.callback(disk.close)
+        engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes, speculation, disk)
         undo.callback(engine.close)
         loaded = Loaded(
             file=file,
@@ -220,6 +233,7 @@ def _checked(options: OpenOptions) -> OpenOptions:
         ("max_seqs", 1, 4096),
         ("kv_memory", 1, 1 << 50),
         ("n_batch", 1, 1 << 16),
+        ("prefix_cache_size", 1, 1 << 50),
     ):
         value = getattr(options, name)
         if value is None:
@@ -235,6 +249,8 @@ def _checked(options: OpenOptions) -> OpenOptions:
     if not is_layout(options.weights):
         allowed = ", ".join(f'"{w}"' for w in WEIGHTS)
         raise ConfigError(f'weights must be one of {allowed}, or "cache:FILE", found {options.weights!r:.80}')
+    if options.prefix_cache_dir is not None and not options.prefix_cache:
+        raise ConfigError("prefix_cache_dir needs the prefix cache: leave out prefix_cache=False")
     if options.isa is not None and not isinstance(options.isa, str):
         raise ConfigError(f"isa must be the name of a level, found {options.isa!r:.80}")
     return replace(options, **numbers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edgellm.core.errors import CapacityError, EngineError
 from edgellm.core.record import dataclass
 from edgellm.core.types import NO_PAGE, PAGE_TOKENS
@@ -32,9 +34,10 @@ def read(runner: Runner, pin: Pin) -> Kept:
     return Kept(pin.n_tokens, pages)
 
 
-def restore(state: State, runner: Runner, tokens: list[int], kept: Kept) -> Pin:
+def restore(state: State, runner: Runner, tokens: list[int], kept: Kept, work: Callable[[], None]) -> Pin:
     """Write pages back, for the first kept.n_tokens of these tokens, and hand them to the prefix cache.
 
+    work: does what is to be done with pages before they are written (`Ledger.work`).
     Raises CapacityError where the pools are short, EngineError where the backend cannot write pages.
     """
     pin = Pin()
@@ -52,9 +55,11 @@ def restore(state: State, runner: Runner, tokens: list[int], kept: Kept) -> Pin:
             f"sessions, or open the model with a larger kv_memory"
         )
     try:
+        places = [[tables.place(c, i) for i, _ in pages] for c, pages in enumerate(kept.pages)]
+        work()
         for c, pages in enumerate(kept.pages):
-            for i, data in pages:
-                runner.write_page(c, tables.place(c, i), data)
+            for page, (_, data) in zip(places[c], pages, strict=True):
+                runner.write_page(c, page, data)
     except BaseException:
         tables.release()
         raise

@@ -139,6 +139,7 @@ class Sequence:
     cached   |<-------- n_cached -------->|             the rest is computed in the next steps
 
     node, n_settled: the first n_settled pages are in the prefix cache, and end there in `node` (None: none are).
+    unasked: it waits until it is known what of its beginning is on disk, and that is back (`tier.py`).
     n_known: most tokens that were ever in the KV cache; what is found beyond them is news (`Request.cached_tokens`).
     draft: guesses at the next tokens, which this step verifies. record, guesser, guessed_kind: what speculation.py and
     a guesser keep about this sequence.
@@ -159,6 +160,7 @@ class Sequence:
     node: Node | None = None
     n_settled: int = 0
     n_known: int = 0
+    unasked: bool = False
     text: list[str] = field(default_factory=list)
     logprobs: list[Scored] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)

@@ -50,6 +50,6 @@ class PageStore(Protocol):
         """The contents of a page (or state slot) of cache class `cls`."""
         ...
 
-    def write_page(self, cls: int, page: int, data: bytes) -> None:
+    def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set the contents of a page."""
         ...

@@ -1,6 +1,6 @@
 """The scheduler: which tokens of which sequences the next step computes. Pure: no clock, no I/O, no randomness.
 
-    schedule(state, budget) -> pieces      decode first, then prefill chunks, then admission; state.copies come before
+    schedule(state, budget) -> pieces      decode first, then prefill chunks, then admission; state.work comes before
     stride(state, pieces, most) -> n       decode steps that need no decision between them
     commit(state, pieces)                  the pieces are in the cache now
     finish(state, seq)                     the sequence has ended or was cancelled: its pages are free
@@ -21,7 +21,7 @@ from edgellm.core.types import NO_PAGE, PAGE_TOKENS
 from edgellm.engine.queue import Queue
 from edgellm.engine.request import Pin, Sequence
 from edgellm.kvcache.prefix import NO_HIT, Hit, Node
-from edgellm.kvcache.table import Copy, Ledger, Tables
+from edgellm.kvcache.table import Ledger, Tables, Work
 
 WORTH_WAITING = 16
 """Tokens that another sequence is about to compute, for which one waits a step instead of computing them too."""
@@ -53,11 +53,9 @@ class State:
     pinned: tables of sequences that have ended, whose pages are to stay.
     now: the time, in seconds of any clock, as told by whoever schedules.
     blocked: the sequence that was next and found too few pages, and how many there were in each class.
-    copies: pages to be copied, in this order, before anything else is computed; whoever does it empties the list.
     """
 
     ledger: Ledger
-    copies: list[Copy] = field(default_factory=list)
     waiting: Queue = field(default_factory=Queue)
     running: list[Sequence] = field(default_factory=list)
     pinned: set[Tables] = field(default_factory=set)
@@ -65,6 +63,11 @@ class State:
     preemptions: int = 0
     now: float = 0.0
     blocked: tuple[Sequence, list[int]] | None = None
+
+    @property
+    def work(self) -> list[Work]:
+        """What is to be done with pages before anything is computed (`Ledger.work`)."""
+        return self.ledger.work
 
 
 def add(state: State, seq: Sequence) -> None:
@@ -147,6 +150,8 @@ def _admit(state: State, left: Budget, pieces: list[Piece], claims: set[tuple[ob
     """Start sequences that wait, in turn, up to the first that does not fit."""
     blocked, state.blocked = state.blocked, None
     for seq in state.waiting.in_turn(state.now):
+        if seq.unasked:
+            continue
         if left.tokens < 1 or len(state.running) == left.seqs or len(pieces) == left.seqs:
             break
         available = [state.ledger.n_available(c) for c in range(len(state.ledger.pools))]
@@ -234,7 +239,7 @@ def _keep_state(state: State, seq: Sequence, node: Node, n: int, whole: bool) ->
         elif n <= seq.n_prompt and ledger.n_available(c):
             copy = ledger.take(c)
             if node.parent is not None:  # that may have evicted its last child, and with it the node
-                state.copies.append((c, slot, copy))
+                state.work.append((c, slot, copy))
                 ledger.cache.keep(node, c, copy)
             ledger.drop(c, copy)
 
@@ -316,7 +321,7 @@ def _found(state: State, seq: Sequence) -> Hit:
 
 def _adopt(state: State, seq: Sequence, hit: Hit) -> None:
     """Move a sequence forward over what was found."""
-    state.copies += seq.tables.adopt(hit, seq.n_cached)
+    state.work.extend(seq.tables.adopt(hit, seq.n_cached))
     seq.n_cached += hit.n_tokens
     if hit.path:
         seq.node = hit.path[-1]
@@ -378,6 +383,7 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], 
         state.preemptions += 1
         settle(state, victim, whole=True)
         _put_back(victim)
+        victim.unasked = state.ledger.cache.on_evict is not None
         state.waiting.add(victim, first=True)
         if victim is seq:
             return False

@@ -12,11 +12,12 @@ first in line is always a leaf. Pages of a sliding window go one by one; their n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from edgellm.core.types import I32, NO_PAGE, PAGE_TOKENS
+from edgellm.kvcache.disk import Address, child_key, root_key
 from edgellm.kvcache.pages import PagePool
 from edgellm.kvcache.spec import ClassSpec
 
@@ -30,12 +31,35 @@ class Node:
     A state class has a slot there: the state after the last of the tokens. A node that was evicted has no parent.
     """
 
-    __slots__ = ("children", "pages", "parent", "salt", "tokens")
+    __slots__ = ("_key", "children", "pages", "parent", "salt", "tokens")
 
     def __init__(self, parent: Node | None, tokens: tuple[int, ...], n_classes: int, salt: str) -> None:
         self.parent, self.tokens, self.salt = parent, tokens, salt
         self.pages = [NO_PAGE] * n_classes
         self.children: dict[tuple[int, ...], Node] = {}
+        self._key = b""
+
+    @property
+    def key(self) -> bytes:
+        """The hash of the salt and of all tokens from the first to the last of these 32."""
+        if not self._key:
+            self._key = root_key(self.salt) if self.parent is None else child_key(self.parent.key, self.tokens)
+        return self._key
+
+    @property
+    def address(self) -> Address:
+        """Of a whole page that is in the tree: what it is called outside of this process."""
+        if self.parent is None or len(self.tokens) != PAGE_TOKENS:
+            raise ValueError("only a whole page in the tree has an address")
+        return Address(self.key, self.parent.key, self.tokens)
+
+
+class Evicted(NamedTuple):
+    """A page that the tree has given up, to be saved before anything is written to it."""
+
+    cls: int
+    page: int
+    address: Address
 
 
 class Hit(NamedTuple):
@@ -55,10 +79,14 @@ NO_HIT = Hit([])
 
 
 class PrefixCache:
-    """The tree over the pools of all classes. enabled=False: nothing is kept, nothing is found."""
+    """The tree over the pools of all classes. enabled=False: nothing is kept, nothing is found.
+
+    on_evict: told of whole pages that are evicted, where they are saved elsewhere.
+    """
 
     def __init__(self, classes: tuple[ClassSpec, ...], pools: tuple[PagePool, ...], enabled: bool = True) -> None:
         self.enabled = enabled
+        self.on_evict: Callable[[Evicted], None] | None = None
         self.has_state = any(c.kind == "state" for c in classes)
         self._classes, self._pools = classes, pools
         self._roots: dict[str, Node] = {}
@@ -121,6 +149,21 @@ class PrefixCache:
                 return Hit(path, tail, n)
         del path[best:]
         return Hit(path)
+
+    def path(self, salt: str, tokens: Sequence[int], n_pages: int) -> list[Node]:
+        """The nodes of the first whole pages of `tokens`, n_pages at most, whatever they hold."""
+        node, path = self._roots.get(salt), list[Node]()
+        while node is not None and len(path) < n_pages:
+            at = len(path) * PAGE_TOKENS
+            node = node.children.get(tuple(tokens[at : at + PAGE_TOKENS]))
+            if node is not None:
+                path.append(node)
+        return path
+
+    def child(self, salt: str, node: Node | None, tokens: tuple[int, ...]) -> Node | None:
+        """The node of these tokens behind `node` (None: at the root of `salt`)."""
+        parent = self._roots.get(salt) if node is None else node
+        return None if parent is None else parent.children.get(tokens)
 
     def _windows(self, node: Node, end: int, runs: list[int]) -> bool:
         """Whether what a sequence sees at `end`, behind the node, is there. runs: pages without a gap, per class."""
@@ -231,13 +274,29 @@ class PrefixCache:
         """Free the least recently used idle page of a class, of which there is at least one."""
         node = self._owners[cls][next(iter(self._idle[cls]))]
         if self._classes[cls].kind in ("full", "latent"):
+            self._save(node, range(len(node.pages)))
             self._remove(node)
         else:
+            self._save(node, (cls,))
             self._discard(node, cls)
             while node.parent is not None and not node.children and all(p == NO_PAGE for p in node.pages):
                 parent = node.parent
                 self._remove(node)
                 node = parent
+
+    def _save(self, node: Node, classes: Iterable[int]) -> None:
+        if self.on_evict is not None and len(node.tokens) == PAGE_TOKENS and node.parent is not None:
+            for c in classes:
+                if node.pages[c] != NO_PAGE:
+                    self.on_evict(Evicted(c, node.pages[c], node.address))
+
+    def whole_pages(self) -> Iterator[Evicted]:
+        """Every whole page in the tree, as if it were evicted now: idle ones first, the least recently used first."""
+        for c, owners in enumerate(self._owners):
+            for page in [*self._idle[c], *(p for p in owners if p not in self._idle[c])]:
+                node = owners[page]
+                if len(node.tokens) == PAGE_TOKENS:
+                    yield Evicted(c, page, node.address)
 
     def clear(self) -> None:
         """Evict every idle page."""

@@ -10,17 +10,22 @@ import numpy as np
 
 from edgellm.core.types import I32, NO_PAGE, PAGE_TOKENS
 from edgellm.kvcache.pages import PagePool
-from edgellm.kvcache.prefix import Hit, PrefixCache
+from edgellm.kvcache.prefix import Evicted, Hit, PrefixCache
 from edgellm.kvcache.spec import ClassSpec
 
 Copy = tuple[int, int, int]
 """Cache class, source and destination page of a copy to be made before the next step."""
+
+Work = Copy | Evicted
+"""What is to be done with pages, in order, before the next step: copied, or saved."""
 
 
 class Ledger:
     """The pools of all cache classes and the prefix cache over them; tables are made here and hold pages.
 
     n_ctx bounds a table's width. In every pool free + cached + in use = total; cached pages are there to be taken.
+    work: copies to be made, and where `save_evicted` was called pages to be saved, in this order, before anything is
+    computed or written; whoever does it empties the list.
     """
 
     def __init__(
@@ -31,12 +36,17 @@ class Ledger:
         self.classes = classes
         self.pools = tuple(PagePool(n) for n in n_pages)
         self.cache = PrefixCache(classes, self.pools, prefix_cache)
+        self.work: list[Work] = []
         pages = -(-n_ctx // PAGE_TOKENS)
         self.widths = tuple(1 if c.kind == "state" else pages for c in classes)
 
     def new_table(self) -> Tables:
         """An empty set of tables for one sequence."""
         return Tables(self)
+
+    def save_evicted(self) -> None:
+        """From now on whole pages that are evicted from the prefix cache are in `work`."""
+        self.cache.on_evict = self.work.append
 
     def n_available(self, cls: int) -> int:
         """Pages that can be taken: free ones, and those that only the prefix cache holds."""
@@ -163,6 +173,14 @@ class Tables:
         self.arrays[cls][entry] = page
         self._n[cls] = entry + 1
         return page
+
+    def hold(self, cls: int, entry: int, page: int) -> None:
+        """Share a page of the prefix cache, for an entry behind all others."""
+        self.ledger.share(cls, page)
+        if self._n[cls] == self._first[cls]:
+            self._first[cls] = entry
+        self.arrays[cls][entry] = page
+        self._n[cls] = entry + 1
 
     def copy(self) -> Tables:
         """Other tables that hold the same pages."""

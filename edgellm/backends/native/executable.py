@@ -142,7 +142,7 @@ class NativeExecutable:
         """The contents of a page of class `cls`: what `write_page` takes, in a model of the same fingerprint."""
         return self._engine.read_page(cls, page, self._page_bytes[cls])
 
-    def write_page(self, cls: int, page: int, data: bytes) -> None:
+    def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set the contents of a page."""
         self._engine.write_page(cls, page, data)
 

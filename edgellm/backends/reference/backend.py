@@ -92,7 +92,7 @@ class ReferenceExecutable:
         self._require_open()
         return b"".join(x.tobytes() for x in self._caches.arrays(cls, page))
 
-    def write_page(self, cls: int, page: int, data: bytes) -> None:
+    def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set the contents of a page. ValueError where they are not as long as it is."""
         self._require_open()
         views = self._caches.arrays(cls, page)

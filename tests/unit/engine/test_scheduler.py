@@ -50,7 +50,7 @@ def new_seq(
 
 def run_step(state: State, budget: Budget) -> list[scheduler.Piece]:
     pieces = scheduler.schedule(state, budget)
-    state.copies.clear()
+    state.work.clear()
     assert sum(p.count for p in pieces) <= budget.tokens
     assert sum(p.rows for p in pieces) <= budget.rows
     assert len(pieces) <= budget.seqs
