@@ -24,12 +24,6 @@ static void fail(const char *what, const char *detail) {
     exit(1);
 }
 
-static void *room(size_t bytes) {
-    void *p = calloc(bytes, 1);
-    if (!p) fail("out of memory", "");
-    return p;
-}
-
 /* The whole file on a 64-byte line, where tiles must lie. A program that stays would map it. */
 static char *read_plan(const char *path) {
     FILE *f = fopen(path, "rb");
@@ -38,10 +32,11 @@ static char *read_plan(const char *path) {
     if (memcmp(h.magic, "edgellm plan 1\n", 16) != 0) fail("not a plan file: ", path);
     if (h.abi != el_abi_version() || h.tile_layout != el_tile_layout())
         fail("made for another version of the library: ", path);
-    char *base = (char *)(((uintptr_t)room((size_t)h.n_bytes + 64) + 63) / 64 * 64);
-    memcpy(base, &h, sizeof h);
-    if (fread(base + sizeof h, 1, (size_t)h.n_bytes - sizeof h, f) != (size_t)h.n_bytes - sizeof h)
-        fail("the file has been cut: ", path);
+    char *room = malloc((size_t)h.n_bytes + 64);
+    if (!room) fail("out of memory", "");
+    char *base = (char *)(((uintptr_t)room + 63) / 64 * 64);
+    rewind(f);
+    if (fread(base, 1, (size_t)h.n_bytes, f) != (size_t)h.n_bytes) fail("the file has been cut: ", path);
     fclose(f);
     return base;
 }
@@ -51,22 +46,14 @@ static char *read_plan(const char *path) {
 /* Offsets become addresses. */
 static const el_model *relocate(char *base) {
     el_model *m = (el_model *)(base + sizeof(header));
-    RELOCATE(m->ops);
-    RELOCATE(m->buffers);
-    RELOCATE(m->weights);
-    RELOCATE(m->vectors);
-    RELOCATE(m->ropes);
-    RELOCATE(m->cache_layers);
-    for (int32_t i = 0; i < m->n_weights; i++) {
-        el_weight *w = (el_weight *)&m->weights[i];
-        RELOCATE(w->data);
-        RELOCATE(w->tiles);
-    }
-    for (int32_t i = 0; i < m->n_vectors; i++) RELOCATE(((el_vector *)&m->vectors[i])->data);
-    for (int32_t i = 0; i < m->n_ropes; i++) {
-        RELOCATE(((el_rope *)&m->ropes[i])->cos);
-        RELOCATE(((el_rope *)&m->ropes[i])->sin);
-    }
+    RELOCATE(m->ops), RELOCATE(m->buffers), RELOCATE(m->cache_layers);
+    RELOCATE(m->weights), RELOCATE(m->vectors), RELOCATE(m->ropes);
+    el_weight *weights = (el_weight *)m->weights;
+    el_vector *vectors = (el_vector *)m->vectors;
+    el_rope *ropes = (el_rope *)m->ropes;
+    for (int32_t i = 0; i < m->n_weights; i++) RELOCATE(weights[i].data), RELOCATE(weights[i].tiles);
+    for (int32_t i = 0; i < m->n_vectors; i++) RELOCATE(vectors[i].data);
+    for (int32_t i = 0; i < m->n_ropes; i++) RELOCATE(ropes[i].cos), RELOCATE(ropes[i].sin);
     return m;
 }
 
@@ -75,40 +62,32 @@ int main(int argc, char **argv) {
     char *base = read_plan(argv[1]);
     const header *h = (const header *)base;
     const el_model *model = relocate(base);
-    const int32_t wanted = atoi(argv[2]), n = argc - 3,
-                  n_pages = (h->n_ctx + EL_PAGE_TOKENS - 1) / EL_PAGE_TOKENS;
+    const int32_t wanted = atoi(argv[2]), n = argc - 3;
     if (wanted < 1 || n + wanted > h->n_ctx) fail("prompt and answer do not fit the context", "");
 
     /* One sequence: page i of every cache class holds its positions 32 i to 32 i + 31. */
-    int32_t *table = room((size_t)n_pages * sizeof *table);
-    int32_t *sizes = room((size_t)(model->n_classes + 1) * sizeof *sizes);
-    const int32_t **pages = room((size_t)(model->n_classes + 1) * sizeof *pages);
+    const int32_t n_pages = (h->n_ctx + EL_PAGE_TOKENS - 1) / EL_PAGE_TOKENS;
+    int32_t table[n_pages], sizes[model->n_classes];
+    const int32_t *pages[model->n_classes];
     for (int32_t i = 0; i < n_pages; i++) table[i] = i;
-    for (int32_t c = 0; c < model->n_classes; c++) {
-        sizes[c] = n_pages;
-        pages[c] = table;
-    }
+    for (int32_t c = 0; c < model->n_classes; c++) sizes[c] = n_pages, pages[c] = table;
+
     el_error err;
     const el_config config = {.size = sizeof config,
+                              .n_pages = sizes,
+                              .n_ctx = h->n_ctx,
                               .max_tokens = n,
                               .max_rows = 1,
                               .max_seqs = 1,
-                              .n_ctx = h->n_ctx,
                               .k_type = EL_KV_F16,
-                              .v_type = EL_KV_F16,
-                              .n_pages = sizes};
+                              .v_type = EL_KV_F16};
     el_engine *engine = el_engine_new(model, &config, &err);
     if (!engine) fail("", err.message);
 
-    /* The prompt in one step; its last row's likeliest token is the first answer. */
-    int32_t *tokens = room((size_t)n * sizeof *tokens), *positions = room((size_t)n * sizeof *positions);
-    int32_t *answer = room((size_t)wanted * sizeof *answer);
-    int32_t bounds[2] = {0, n}, row = n - 1, status = 0, n_done = 0;
+    /* The first step takes the whole prompt, each later one the token that the last one chose. */
+    int32_t tokens[n], positions[n], bounds[2] = {0, n}, row = n - 1, next, status;
     float logit;
-    for (int32_t t = 0; t < n; t++) {
-        tokens[t] = atoi(argv[3 + t]);
-        positions[t] = t;
-    }
+    for (int32_t t = 0; t < n; t++) tokens[t] = atoi(argv[3 + t]), positions[t] = t;
     el_batch batch = {.size = sizeof batch,
                       .n_tokens = n,
                       .n_seqs = 1,
@@ -120,29 +99,17 @@ int main(int argc, char **argv) {
                       .rows = &row,
                       .pages = pages,
                       .page_stride = sizes};
-    const el_output out = {.top_ids = answer, .top_logits = &logit, .status = &status};
-    if (el_step(engine, &batch, &out, &err)) fail("", err.message);
-
-    /* The others in one call, each chosen in the library and fed back. */
-    if (wanted > 1 && answer[0] != h->end && !status) {
-        int32_t token = answer[0], position = n, last;
-        const el_pick pick = {.temperature = 0, .top_k = 1, .top_p = 1};
-        const el_run_spec run = {.size = sizeof run,
-                                 .n_steps = wanted - 1,
-                                 .n_ends = h->end >= 0,
-                                 .picks = &pick,
-                                 .ends = &h->end,
-                                 .tokens = answer + 1};
-        const el_output results = {.top_ids = &last, .top_logits = &logit, .status = &status};
-        bounds[1] = 1;
+    const el_output out = {.top_ids = &next, .top_logits = &logit, .status = &status};
+    for (int32_t i = 0; i < wanted; i++) {
+        if (el_step(engine, &batch, &out, &err)) fail("", err.message);
+        if (status) fail("a value was not finite", "");
+        printf(i ? " %d" : "%d", next);
+        if (next == h->end) break;
+        tokens[0] = next;
+        positions[0] = n + i;
         row = 0;
-        batch.n_tokens = 1;
-        batch.tokens = &token;
-        batch.positions = &position;
-        if (el_run(engine, &batch, &run, &results, &n_done, &err)) fail("", err.message);
+        batch.n_tokens = bounds[1] = 1;
     }
-    if (status) fail("a value was not finite", "");
-    for (int32_t i = 0; i < 1 + n_done; i++) printf(i ? " %d" : "%d", answer[i]);
     printf("\n");
     el_engine_free(engine);
     return 0;
