@@ -68,6 +68,7 @@ class Remote:
         fields = sampling.given_fields(params)
         seed = fields.setdefault("seed", int.from_bytes(os.urandom(4), "little") >> 1)
         body = {"model": self.name, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+        body["reasoning_format"] = "none"  # thoughts are shown as they are written, as those of a model in this process
         begun = time.monotonic()
         first = 0.0
         reason, text, usage = "", "", Usage(0, 0)

@@ -24,6 +24,7 @@ from edgellm.core.layouts import WEIGHTS, is_layout
 from edgellm.server.flags import ACCEPTED, REFUSED, Flag
 
 if TYPE_CHECKING:
+    from edgellm.hub import LocalModel
     from edgellm.server.models import Entry
     from edgellm.server.served import ServedLLM
     from edgellm.server.settings import Settings
@@ -149,6 +150,12 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
         "-rea", "--reasoning", choices=["on", "off", "auto"], default="auto", help="the template's enable_thinking"
     )
     group.add_argument("--reasoning-effort", metavar="LEVEL", help="the template's reasoning_effort")
+    group.add_argument(
+        "--reasoning-format", choices=["auto", "deepseek", "none"], default="auto",
+        help="none: thoughts stay in the answer (auto: they come as reasoning_content)",
+    )  # fmt: skip
+    group.add_argument("--pooling", choices=["none", "mean", "cls", "last"], metavar="KIND",
+                       help="how texts are pooled to vectors: mean, cls, last, none (as the file says)")  # fmt: skip
     group.add_argument("--prefill-assistant", action="store_true", default=True,
                        help="a last message of the assistant is continued (default)")  # fmt: skip
     group.add_argument("--no-prefill-assistant", dest="prefill_assistant", action="store_false",
@@ -336,6 +343,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
         drain_seconds=max(0.0, args.drain_timeout),
         defaults=sampling.from_arguments(args),
         template_variables=variables,
+        reasoning=args.reasoning_format != "none",
+        pooling=args.pooling,
         prefill_assistant=args.prefill_assistant,
         include_usage=args.enable_force_include_usage,
         root_path=args.root_path.rstrip("/"),
@@ -364,10 +373,20 @@ def entries_of(args: argparse.Namespace) -> list[Entry]:
         return [Entry(name, path, tuple(aliases[1:]), size, int(found.path.stat().st_mtime))]
     if aliases:
         raise ConfigError("--alias is the name of one model: say which")
-    found_here = [Entry(m.name, str(m.path), (), m.size, int(m.modified.timestamp())) for m in hub.list_local()]
+    found_here = [
+        Entry(m.name, str(m.path), _with_prefix(m), m.size, int(m.modified.timestamp())) for m in hub.list_local()
+    ]
     if not found_here:
         raise ConfigError(f"there are no models on this machine: try `edgellm serve {hub.default_model()}`")
     return found_here
+
+
+def _with_prefix(model: LocalModel) -> tuple[str, ...]:
+    """Another program's model may also be named with its prefix, as everywhere ("ollama:NAME")."""
+    from edgellm.hub.inventory import PREFIXES
+
+    prefix = PREFIXES.get(model.origin, "")
+    return () if not prefix or model.name.startswith((f"{prefix}:", "/")) else (f"{prefix}:{model.name}",)
 
 
 def opener(args: argparse.Namespace) -> Callable[[Entry, Callable[[str, float], None]], ServedLLM]:

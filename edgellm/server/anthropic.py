@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from edgellm.core.results import Choice, Completion
+from edgellm.engine.request import Request as Running
 from edgellm.server import openai_chat, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import ApiError, invalid, unsupported
 from edgellm.server.fields import Body, kind_of
 from edgellm.server.openai_chat import Call
-from edgellm.server.served import Served
+from edgellm.server.reasoning import Splitters
+from edgellm.server.served import ChatPrompt, Served
 from edgellm.server.stream import JSONReply, named_event
 
 DEFAULT_MAX_TOKENS = 4096
@@ -31,16 +33,21 @@ async def messages(request: Request) -> ServerReply:
     body = await context.body(request)
     served = await context.model(request, body)
     call = read(body, context, served)
-    prompt, _ = await served.conversation(call.talk)
+    prompt = await served.conversation(call.talk)
     if call.stream:
-        return context.events(_stream(served, call, prompt), ping=PING, on_error=_error_event, on_failure=failure)
-    done = (await context.wait(request, served.complete([prompt], call.params)))[0]
+        events = _stream(served, prompt, served.begin([prompt.ids], call.params))
+        return context.events(events, ping=PING, on_error=_error_event, on_failure=failure)
+    done = (await context.wait(request, served.complete([prompt.ids], call.params)))[0]
     choice = done.choices[0]
     reason, word = _stop(choice)
+    thoughts, text = served.split(prompt, choice)
+    content = [_block("thinking", thoughts)] if thoughts else []
+    if text or not thoughts:
+        content.append(_block("text", text))
     return context.json(
         {
             **_head(served),
-            "content": [{"type": "text", "text": choice.text}],
+            "content": content,
             "stop_reason": reason,
             "stop_sequence": word,
             "usage": _usage(done),
@@ -53,8 +60,8 @@ async def count_tokens(request: Request) -> Response:
     context = Context.of(request)
     body = await context.body(request)
     served = await context.model(request, body)
-    prompt, _ = await served.conversation(read(body, context, served).talk)
-    return context.json({"input_tokens": len(prompt)})
+    prompt = await served.conversation(read(body, context, served).talk)
+    return context.json({"input_tokens": len(prompt.ids)})
 
 
 def failure(error: ApiError) -> Response:
@@ -196,25 +203,57 @@ def _usage(done: Completion) -> dict[str, Any]:
     }
 
 
-async def _stream(served: Served, call: Call, prompt: list[int]) -> AsyncGenerator[bytes, None]:
+async def _stream(served: Served, prompt: ChatPrompt, running: list[Running]) -> AsyncGenerator[bytes, None]:
     def send(kind: str, **members: Any) -> bytes:
         return named_event(kind, {"type": kind, **members})
 
-    counts = {"input_tokens": len(prompt), "output_tokens": 0, "cache_read_input_tokens": 0,
+    counts = {"input_tokens": len(prompt.ids), "output_tokens": 0, "cache_read_input_tokens": 0,
               "cache_creation_input_tokens": 0}  # fmt: skip
     start = {**_head(served), "content": [], "stop_reason": None, "stop_sequence": None, "usage": counts}
+    splitters, block = Splitters(prompt.thoughts), ""
+    index = -1
+
+    def turn_to(kind: str) -> Iterator[bytes]:
+        """End the block that is being written, and begin another one ("": none)."""
+        nonlocal block, index
+        if kind == block:
+            return
+        if block == "thinking":
+            yield send("content_block_delta", index=index, delta={"type": "signature_delta", "signature": ""})
+        if block:
+            yield send("content_block_stop", index=index)
+        block = kind
+        if kind:
+            index += 1
+            yield send("content_block_start", index=index, content_block=_block(kind, ""))
+
     begun = False
-    async with contextlib.aclosing(served.stream([prompt], call.params)) as chunks:
+    async with contextlib.aclosing(served.stream(running)) as chunks:
         async for _, chunk in chunks:
             if not begun:
                 begun = True
                 yield send("message_start", message=start)
-                yield send("content_block_start", index=0, content_block={"type": "text", "text": ""})
-            if chunk.text:
-                yield send("content_block_delta", index=0, delta={"type": "text_delta", "text": chunk.text})
+                if prompt.thoughts is None:
+                    for data in turn_to("text"):
+                        yield data
+            thoughts, text = splitters.of(chunk)
+            for kind, words in (("thinking", thoughts), ("text", text)):
+                if words:
+                    for data in turn_to(kind):
+                        yield data
+                    yield send("content_block_delta", index=index, delta={"type": f"{kind}_delta", kind: words})
             if chunk.completion is not None:
-                yield send("content_block_stop", index=0)
+                if index < 0:
+                    for data in turn_to("text"):
+                        yield data
+                for data in turn_to(""):
+                    yield data
                 reason, word = _stop(chunk.completion.choices[0])
                 delta = {"stop_reason": reason, "stop_sequence": word}
                 yield send("message_delta", delta=delta, usage=_usage(chunk.completion))
                 yield send("message_stop")
+
+
+def _block(kind: str, words: str) -> dict[str, Any]:
+    """A content block of text or thoughts."""
+    return {"type": kind, kind: words, **({"signature": ""} if kind == "thinking" else {})}

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from edgellm.server.errors import invalid, unsupported
 from edgellm.server.fields import Body, kind_of
 from edgellm.server.served import Conversation
+from edgellm.server.settings import Settings
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool",
          "function": "tool"}  # fmt: skip
 RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents", "self"))
 """Variables that a template gets from the server alone."""
 
+FORMATS = ("auto", "deepseek", "none")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def read(body: Body, *, variables: Mapping[str, Any], prefill_by_default: bool) -> Conversation:
-    """The conversation of a request. variables: the server's own for templates. Raises ApiError, RequestError."""
+def read(body: Body, settings: Settings) -> Conversation:
+    """The conversation of a request. Raises ApiError, RequestError."""
     messages = body.array("messages")
     if messages is None:
         raise invalid("Field 'messages': is required", "messages")
@@ -26,9 +27,11 @@ def read(body: Body, *, variables: Mapping[str, Any], prefill_by_default: bool) 
         raise invalid("Field 'messages': is empty, give at least one message", "messages")
     talk = [_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
     tools = read_tools(body)
-    given = {**variables, **_variables(body)}
+    given = {**settings.template_variables, **_variables(body)}
     prefill = None
-    continues = body.flag("continue_final_message", prefill_by_default and not body.flag("add_generation_prompt"))
+    continues = body.flag(
+        "continue_final_message", settings.prefill_assistant and not body.flag("add_generation_prompt")
+    )
     new_turn = body.flag("add_generation_prompt", True)
     if "continue_final_message" in body and continues:
         if body.flag("add_generation_prompt"):
@@ -40,7 +43,7 @@ def read(body: Body, *, variables: Mapping[str, Any], prefill_by_default: bool) 
     if continues and talk[-1]["role"] == "assistant":
         prefill = _prefill(talk)
         new_turn = True
-    return Conversation(talk, tools, prefill, new_turn, given)
+    return Conversation(talk, tools, prefill, new_turn, given, _reasoning(body, settings))
 
 
 def _prefill(talk: list[dict[str, Any]]) -> str:
@@ -137,7 +140,16 @@ def _variables(body: Body) -> dict[str, Any]:
             found["enable_thinking"] = False
         else:
             found["reasoning_effort"] = effort
-    shape = body.text("reasoning_format", "none")
-    if shape not in ("none", "auto"):
-        raise unsupported("reasoning_format")
     return found
+
+
+def _reasoning(body: Body, settings: Settings) -> bool:
+    """Whether thoughts are told apart from the answer."""
+    shape = body.text("reasoning_format")
+    if shape == "deepseek-legacy":
+        raise unsupported("reasoning_format", "'reasoning_format' deepseek-legacy would write thoughts twice: use "
+                          "deepseek or none")  # fmt: skip
+    if shape not in (None, *FORMATS):
+        raise invalid(f"Field 'reasoning_format': must be one of {', '.join(FORMATS)}, found {shape!r:.60}",
+                      "reasoning_format")  # fmt: skip
+    return settings.reasoning if shape is None else shape != "none"

@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from edgellm.core.types import F32
 from edgellm.server.context import Context
-from edgellm.server.errors import invalid
+from edgellm.server.errors import invalid, unsupported
 from edgellm.server.fields import Body
 from edgellm.server.openai_completions import read_prompts
 from edgellm.server.served import Served
 
-POOLINGS = ("mean", "last", "cls")
+POOLINGS = ("mean", "last", "cls", "none")
+"""How texts become vectors; "none": one vector a token, which only /embedding can answer with."""
 
 
 async def embeddings(request: Request) -> Response:
@@ -36,6 +37,33 @@ async def embeddings(request: Request) -> Response:
     n = sum(map(len, prompts))
     usage = {"prompt_tokens": n, "total_tokens": n}
     return context.json({"object": "list", "model": served.name, "data": rows, "usage": usage})
+
+
+async def embedding(request: Request) -> Response:
+    """llama.cpp's own: for each text a list of vectors, which are one for each token with pooling "none"."""
+    context = Context.of(request)
+    body = await context.body(request)
+    served = await context.model(request, body)
+    prompts = await read_prompts(body, served, "content" if "content" in body or "input" not in body else "input")
+    if _pooling(context, body) == "none":
+        rows = await context.wait(request, served.embed_tokens(prompts))
+    else:
+        rows = [v[np.newaxis] for v in await _vectors(request, context, served, body, prompts)]
+    return context.json([{"index": i, "embedding": v.tolist()} for i, v in enumerate(rows)])
+
+
+async def rerank(request: Request) -> Response:
+    """501, with words about what is needed: none of the model families here has a reranker's head."""
+    context = Context.of(request)
+    body = await context.body(request)
+    await context.model(request, body)
+    body.needed_text("query")
+    name = "documents" if "documents" in body or "texts" not in body else "texts"
+    documents = body.array(name)
+    if not documents or not all(isinstance(d.get("text") if isinstance(d, dict) else d, str) for d in documents):
+        raise invalid(f"Field '{name}': expected a non-empty array of texts", name)
+    raise unsupported("query", "this model has no reranker's head, and this release reads none: compare the vectors of "
+                      "/v1/embeddings instead")  # fmt: skip
 
 
 async def embed(request: Request) -> Response:
@@ -61,11 +89,21 @@ async def old_embed(request: Request) -> Response:
     return context.json({"embedding": vectors[0].tolist()})
 
 
-async def _vectors(request: Request, context: Context, served: Served, body: Body, prompts: list[list[int]]) -> F32:
-    """float32 [N, D], cut to `dimensions` and normalised as the request says. Raises ApiError, RequestError."""
-    pooling = body.text("pooling")
+def _pooling(context: Context, body: Body) -> str | None:
+    """How texts are pooled; None: as the file says."""
+    pooling = body.text("pooling", context.settings.pooling)
     if pooling is not None and pooling not in POOLINGS:
         raise invalid(f"Field 'pooling': must be one of {', '.join(POOLINGS)}, found {pooling!r:.40}", "pooling")
+    return pooling
+
+
+async def _vectors(request: Request, context: Context, served: Served, body: Body, prompts: list[list[int]]) -> F32:
+    """float32 [N, D], cut to `dimensions` and normalised as the request says. Raises ApiError, RequestError."""
+    pooling = _pooling(context, body)
+    if pooling == "none":
+        raise invalid(
+            "Field 'pooling': none gives a vector for each token, which only /embedding answers with", "pooling"
+        )
     norm, wanted = body.integer("embd_normalize", 2), body.integer("dimensions")
     vectors: F32 = await context.wait(request, served.embed(prompts, pooling))
     size = vectors.shape[1]

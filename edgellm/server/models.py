@@ -86,10 +86,19 @@ class Models:
             return loaded[0]
         if name is None:
             raise errors.invalid("Field 'model': is required: this server has several models, see /v1/models", "model")
-        for entry in self.entries:
-            if name in entry.names or f"{name}:latest" in entry.names:
-                return entry
-        raise not_found(f"model {name!r:.120} is not here: see /v1/models", "model")
+        found = self.named(name or "")
+        if found is None:
+            raise not_found(f"model {name!r:.120} is not here: see /v1/models", "model")
+        return found
+
+    def named(self, name: str) -> Entry | None:
+        """The entry of a name, in any case; ":latest" may be left out or added, as with Ollama.
+
+        An exact name goes before one that is spelt otherwise.
+        """
+        spelt = {name.lower(), f"{name}:latest".lower(), name.lower().removesuffix(":latest")}
+        exact = next((e for e in self.entries if name in e.names), None)
+        return exact or next((e for e in self.entries if spelt & {n.lower() for n in e.names}), None)
 
     async def get(self, name: str | None) -> Served:
         """The model of a name, loaded. Raises ApiError: 404, or 503 while it is being loaded or cannot be."""

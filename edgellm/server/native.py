@@ -11,11 +11,13 @@ from starlette.requests import Request
 from edgellm.core.config import SamplingParams
 from edgellm.core.record import replace
 from edgellm.core.results import Choice, Completion, Logprobs
+from edgellm.engine.request import Request as Running
 from edgellm.server import sampling, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import ApiError, invalid
 from edgellm.server.fields import Body
 from edgellm.server.openai_completions import read_prompts
+from edgellm.server.progress import Progress, Watched, timings_so_far
 from edgellm.server.served import Served
 from edgellm.server.stream import dumps, event
 
@@ -32,9 +34,10 @@ async def completion(request: Request) -> ServerReply:
     if n_probs:
         params = replace(params, logprobs=n_probs)
     prompts = await read_prompts(body, served)
-    wanted = body.array("response_fields")
+    wanted, watched = body.array("response_fields"), Watched.of(body)
     if body.flag("stream"):
-        return context.events(_stream(served, params, prompts, body), on_error=_error_event)
+        running = served.begin(prompts, params)
+        return context.events(_stream(served, params, running, watched, body), on_error=_error_event)
     done = await context.wait(request, served.complete(prompts, params))
     answers = [_answer(context, served, params, i, prompts[i], c, body) for i, c in enumerate(done)]
     if wanted:
@@ -91,24 +94,34 @@ def _answer(
     return answer
 
 
+def _piece(index: int, text: str, tokens: list[int], n_predicted: int, n_prompt: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "content": text,
+        "tokens": tokens,
+        "stop": False,
+        "id_slot": 0,
+        "tokens_predicted": n_predicted,
+        "tokens_evaluated": n_prompt,
+    }
+
+
 async def _stream(
-    served: Served, params: SamplingParams, prompts: list[list[int]], body: Body
+    served: Served, params: SamplingParams, running: list[Running], watched: Watched, body: Body
 ) -> AsyncGenerator[bytes, None]:
     tokens = body.flag("return_tokens")
-    counts = [0] * len(prompts)
-    async with contextlib.aclosing(served.stream(prompts, params)) as chunks:
+    counts = [0] * len(running)
+    async with contextlib.aclosing(watched.chunks(served, running)) as chunks:
         async for p, chunk in chunks:
+            if isinstance(chunk, Progress):
+                yield event({**_piece(p, "", [], 0, chunk.total), "prompt_progress": chunk.shape()})
+                continue
             counts[p] += len(chunk.token_ids)
             if chunk.text or chunk.logprobs:
-                piece: dict[str, Any] = {
-                    "index": p,
-                    "content": chunk.text,
-                    "tokens": chunk.token_ids if tokens else [],
-                    "stop": False,
-                    "id_slot": 0,
-                    "tokens_predicted": counts[p],
-                    "tokens_evaluated": len(prompts[p]),
-                }
+                shown = chunk.token_ids if tokens else []
+                piece = _piece(p, chunk.text, shown, counts[p], len(running[p].prompt))
+                if watched.timings:
+                    piece["timings"] = timings_so_far(running[p], counts[p])
                 if isinstance(chunk.logprobs, Logprobs):
                     piece["completion_probabilities"] = shapes.chat_entries(chunk.logprobs)
                 yield event(piece)
@@ -120,7 +133,8 @@ async def _stream(
                     "index": p, "content": "", "tokens": [], "id_slot": 0, "stop": True, "model": served.name,
                     "tokens_predicted": done.usage.completion_tokens, "tokens_evaluated": done.usage.prompt_tokens,
                     "tokens_cached": done.usage.cached_tokens, "generation_settings": settings,
-                    "prompt": served.llm.text_of(prompts[p]), "has_new_line": "\n" in done.text, "truncated": False,
+                    "prompt": served.llm.text_of(running[p].prompt), "has_new_line": "\n" in done.text,
+                    "truncated": False,
                     "stop_type": stop_type, "stopping_word": word, "timings": shapes.timings(done),
                 }  # fmt: skip
                 yield f"data: {dumps(last)}\n\n".encode()

@@ -15,17 +15,19 @@ from edgellm.core.config import SamplingParams
 from edgellm.core.record import dataclass, replace
 from edgellm.core.results import Completion, Logprobs
 from edgellm.core.version import __version__
+from edgellm.engine.request import Request as Running
 from edgellm.server import conversation, sampling, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import ApiError, invalid, unsupported
 from edgellm.server.fields import Body
 from edgellm.server.models import Entry
 from edgellm.server.openai_completions import fill_in
-from edgellm.server.served import Conversation, Served
+from edgellm.server.reasoning import Splitters, marks_of
+from edgellm.server.served import ChatPrompt, Conversation, Served
 from edgellm.server.stream import JSONReply, line
 
-PIECE = Callable[[str], dict[str, Any]]
-"""How a piece of text is put into a line: a message in chats, `response` elsewhere."""
+PIECE = Callable[[str, str | None], dict[str, Any]]
+"""How a piece of text, and of thoughts, is put into a line: a message in chats, `response` elsewhere."""
 
 _SILENT = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "num_keep", "low_vram", "numa",
            "vocab_only", "use_mlock", "penalize_newline", "tfs_z", "f16_kv", "draft_num_predict")  # fmt: skip
@@ -36,7 +38,7 @@ _SILENT = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_threa
 class Call:
     """A request, read."""
 
-    prompt: list[int]
+    prompt: ChatPrompt
     params: SamplingParams
     stream: bool
     piece: PIECE
@@ -88,7 +90,9 @@ async def show(request: Request) -> Response:
                 "general.parameter_count": info.n_params,
                 f"{info.architecture}.context_length": info.n_ctx,
             },
-            "capabilities": ["completion"],
+            "capabilities": ["completion"]
+            if marks_of(served.llm.template_source) is None
+            else ["completion", "thinking"],
             "modified_at": _time(entry.created),
         }
     )
@@ -103,13 +107,9 @@ async def chat(request: Request) -> ServerReply:
         return context.json(await _load_or_unload(context, body, {"message": {"role": "assistant", "content": ""}}))
     talk = [_message(m, f"messages[{i}]") for i, m in enumerate(body.array("messages") or ())]
     fields = {"messages": talk, "tools": body.raw("tools"), "chat_template_kwargs": _thinking(body)}
-    settings = context.settings
-    read = conversation.read(
-        Body(fields), variables=settings.template_variables, prefill_by_default=settings.prefill_assistant
-    )
-    prompt, _ = await served.conversation(read)
-    return await _answer(request, context, served, body, prompt, lambda text: {
-        "message": {"role": "assistant", "content": text}})  # fmt: skip
+    prompt = await served.conversation(conversation.read(Body(fields), context.settings))
+    return await _answer(request, context, served, body, prompt, lambda text, thoughts: {
+        "message": {"role": "assistant", "content": text, **_thought(thoughts)}})  # fmt: skip
 
 
 async def generate(request: Request) -> ServerReply:
@@ -125,16 +125,23 @@ async def generate(request: Request) -> ServerReply:
         return context.json(await _load_or_unload(context, body, {"response": ""}))
     suffix = body.text("suffix")
     if suffix:
-        prompt = await fill_in(served, await served.text(text), suffix)
+        prompt = ChatPrompt(await fill_in(served, await served.text(text), suffix))
     elif body.flag("raw") or served.llm.is_base:
-        prompt = await served.text(text)
+        prompt = ChatPrompt(await served.text(text))
     else:
         system = body.text("system")
         talk = [{"role": "system", "content": system}] if system else []
         variables = {**context.settings.template_variables, **(_thinking(body) or {})}
-        whole = Conversation([*talk, {"role": "user", "content": text}], variables=variables)
-        prompt, _ = await served.conversation(whole)
-    return await _answer(request, context, served, body, prompt, lambda text: {"response": text})
+        talk.append({"role": "user", "content": text})
+        prompt = await served.conversation(
+            Conversation(talk, variables=variables, reasoning=context.settings.reasoning)
+        )
+    return await _answer(request, context, served, body, prompt, lambda text, thoughts: {
+        "response": text, **_thought(thoughts)})  # fmt: skip
+
+
+def _thought(thoughts: str | None) -> dict[str, str]:
+    return {"thinking": thoughts} if thoughts else {}
 
 
 def _name(body: Body) -> str | None:
@@ -187,30 +194,34 @@ def _sampling(body: Body, context: Context, served: Served) -> SamplingParams:
 
 
 async def _answer(
-    request: Request, context: Context, served: Served, body: Body, prompt: list[int], piece: PIECE
+    request: Request, context: Context, served: Served, body: Body, prompt: ChatPrompt, piece: PIECE
 ) -> ServerReply:
     call = Call(prompt, _sampling(body, context, served), body.flag("stream", True), piece)
     if call.stream:
         return context.events(
-            _stream(served, call), media_type="application/x-ndjson", ping=b"", on_error=_error_line, on_failure=failure
-        )
-    done = (await context.wait(request, served.complete([prompt], call.params)))[0]
-    answer = {**_head(served), **piece(done.text), **_end(done)}
+            _stream(served, call, served.begin([prompt.ids], call.params)),
+            media_type="application/x-ndjson", ping=b"", on_error=_error_line, on_failure=failure,
+        )  # fmt: skip
+    done = (await context.wait(request, served.complete([prompt.ids], call.params)))[0]
+    thoughts, text = served.split(prompt, done.choices[0])
+    answer = {**_head(served), **piece(text, thoughts), **_end(done)}
     if done.logprobs is not None:
         answer["logprobs"] = _logprobs(done.logprobs)
     return context.json(answer)
 
 
-async def _stream(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(served.stream([call.prompt], call.params)) as chunks:
+async def _stream(served: Served, call: Call, running: list[Running]) -> AsyncGenerator[bytes, None]:
+    splitters = Splitters(call.prompt.thoughts)
+    async with contextlib.aclosing(served.stream(running)) as chunks:
         async for _, chunk in chunks:
-            if chunk.text or chunk.logprobs:
-                news = {**_head(served), **call.piece(chunk.text), "done": False}
+            thoughts, text = splitters.of(chunk)
+            if text or thoughts or chunk.logprobs:
+                news = {**_head(served), **call.piece(text, thoughts), "done": False}
                 if chunk.logprobs is not None:
                     news["logprobs"] = _logprobs(chunk.logprobs)
                 yield line(news)
             if chunk.completion is not None:
-                yield line({**_head(served), **call.piece(""), **_end(chunk.completion)})
+                yield line({**_head(served), **call.piece("", None), **_end(chunk.completion)})
 
 
 def _logprobs(logprobs: Logprobs) -> list[dict[str, Any]]:

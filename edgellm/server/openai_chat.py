@@ -11,13 +11,16 @@ from starlette.requests import Request
 
 from edgellm.core.config import SamplingParams
 from edgellm.core.record import dataclass, replace
-from edgellm.core.results import Chunk, Completion
+from edgellm.core.results import Completion
+from edgellm.engine.request import Request as Running
 from edgellm.server import conversation, sampling, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import invalid
 from edgellm.server.fields import Body
-from edgellm.server.served import Conversation, Served
-from edgellm.server.stream import DONE, dumps
+from edgellm.server.progress import Progress, Watched, timings_so_far
+from edgellm.server.reasoning import Splitters
+from edgellm.server.served import ChatPrompt, Conversation, Served
+from edgellm.server.stream import DONE, dumps, quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,14 @@ class Call:
     stream: bool
     include_usage: bool
     token_ids: bool
+    watched: Watched
 
 
 def read(body: Body, context: Context, served: Served) -> Call:
     """The request in `body`. Raises ApiError, RequestError."""
     settings = context.settings
     stream, include_usage = sampling.streaming(body)
-    talk = conversation.read(body, variables=settings.template_variables, prefill_by_default=settings.prefill_assistant)
+    talk = conversation.read(body, settings)
     params = sampling.read(body, served.tokenize, defaults=settings.defaults)
     wanted, top = body.flag("logprobs"), body.integer("top_logprobs")
     if top is not None:
@@ -55,6 +59,7 @@ def read(body: Body, context: Context, served: Served) -> Call:
         stream,
         include_usage or settings.include_usage,
         body.flag("return_token_ids"),
+        Watched.of(body),
     )
 
 
@@ -64,17 +69,21 @@ async def chat_completions(request: Request) -> ServerReply:
     body = await context.body(request)
     served = await context.model(request, body)
     call = read(body, context, served)
-    prompt, notes = await served.conversation(call.talk)
+    prompt = await served.conversation(call.talk)
     if call.stream:
-        return context.events(_stream(served, call, prompt, notes))
-    completion = (await context.wait(request, served.complete([prompt], call.params, call.n)))[0]
-    return context.json(_whole(served, call, completion, notes))
+        running = served.begin([prompt.ids], call.params, call.n)[0]
+        return context.events(_stream(served, call, prompt, running))
+    completion = (await context.wait(request, served.complete([prompt.ids], call.params, call.n)))[0]
+    return context.json(_whole(served, call, prompt, completion))
 
 
-def _whole(served: Served, call: Call, completion: Completion, notes: tuple[str, ...]) -> dict[str, Any]:
+def _whole(served: Served, call: Call, prompt: ChatPrompt, completion: Completion) -> dict[str, Any]:
     choices = []
     for c in completion.choices:
-        message: dict[str, Any] = {"role": "assistant", "content": c.text, "refusal": None}
+        thoughts, text = served.split(prompt, c)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if thoughts:
+            message["reasoning_content"] = thoughts
         choice: dict[str, Any] = {
             "index": c.index,
             "message": message,
@@ -91,16 +100,16 @@ def _whole(served: Served, call: Call, completion: Completion, notes: tuple[str,
         "model": served.name,
         "system_fingerprint": completion.fingerprint,
         "choices": choices,
-        "usage": shapes.usage([completion]),
+        "usage": shapes.usage([completion], served.thought_tokens(prompt, completion)),
         "timings": shapes.timings(completion),
     }
-    if notes:
-        answer["notes"] = list(notes)
+    if prompt.notes:
+        answer["notes"] = list(prompt.notes)
     return answer
 
 
-async def _stream(served: Served, call: Call, prompt: list[int], notes: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
-    """Role, text, finish for each choice; then the counts, if wanted, and the end."""
+async def _stream(served: Served, call: Call, prompt: ChatPrompt, running: Running) -> AsyncGenerator[bytes, None]:
+    """Role, thoughts, text, finish for each choice; then the counts, if wanted, and the end."""
     head = dumps(
         {
             "id": shapes.new_id("chatcmpl-"),
@@ -112,35 +121,46 @@ async def _stream(served: Served, call: Call, prompt: list[int], notes: tuple[st
     )[:-1]
     head = f'data: {head},"choices":['
     tail = '],"usage":null' if call.include_usage else "]"
-    begun: set[int] = set()
+    watched, n_tokens, begun = call.watched, 0, set[int]()
+    splitters = Splitters(prompt.thoughts)
 
-    def piece(index: int, delta: str, finish: str = "null", more: str = "", after: str = "") -> bytes:
+    def piece(index: int, delta: str, finish: str = "null", more: str = "", logprobs: str = "null") -> bytes:
         return (
-            f'{head}{{"index":{index},"delta":{delta},"logprobs":null,"finish_reason":{finish}{more}}}{tail}{after}}}\n\n'
+            f'{head}{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{finish}}}{tail}{more}}}\n\n'
         ).encode()
 
-    chunk: Chunk | None = None
-    async with contextlib.aclosing(served.stream([prompt], call.params, call.n)) as chunks:
+    def role(index: int, more: str = "") -> bytes:
+        begun.add(index)
+        return piece(index, '{"role":"assistant","content":""}', more=more)
+
+    done: Completion | None = None
+    async with contextlib.aclosing(watched.chunks(served, [running])) as chunks:
         async for _, chunk in chunks:
+            if isinstance(chunk, Progress):
+                more = f',"prompt_progress":{dumps(chunk.shape())}'
+                yield piece(0, "{}", more=more) if 0 in begun else role(0, more)
+                continue
             index = chunk.index
             if index not in begun:
-                begun.add(index)
-                yield piece(index, '{"role":"assistant","content":""}')
-            if chunk.text or chunk.logprobs is not None or (call.token_ids and chunk.token_ids):
-                more = f',"token_ids":{dumps(chunk.token_ids)}' if call.token_ids else ""
-                data = piece(index, f'{{"content":{dumps(chunk.text)}}}', more=more)
+                yield role(index)
+            n_tokens += len(chunk.token_ids)
+            thoughts, text = splitters.of(chunk)
+            more = f',"timings":{dumps(timings_so_far(running, n_tokens))}' if watched.timings else ""
+            ids = f',"token_ids":{dumps(chunk.token_ids)}' if call.token_ids else ""
+            if thoughts:
+                yield piece(index, f'{{"reasoning_content":{quote(thoughts)}}}', more=more)
+            if text or chunk.logprobs is not None or (call.token_ids and chunk.token_ids):
+                scores = "null"
                 if chunk.logprobs is not None and chunk.logprobs.content:
-                    logprobs = dumps(shapes.chat_logprobs(chunk.logprobs))
-                    data = data.replace(b'"logprobs":null,"finish_reason":null', (
-                        f'"logprobs":{logprobs},"finish_reason":null').encode())  # fmt: skip
-                yield data
+                    scores = dumps(shapes.chat_logprobs(chunk.logprobs))
+                yield piece(index, f'{{"content":{quote(text)}}}', f"null{ids}", more, scores)
             if chunk.finish_reason is not None:
-                done, after = chunk.completion, ""
-                if done is not None:
-                    after = f',"timings":{dumps(shapes.timings(done))}'
-                    if notes:
-                        after += f',"notes":{dumps(list(notes))}'
-                yield piece(index, "{}", dumps(shapes.finish(chunk.finish_reason)), after=after)
-    if call.include_usage and chunk is not None and chunk.completion is not None:
-        yield f'{head}],"usage":{dumps(shapes.usage([chunk.completion]))}}}\n\n'.encode()
+                more, done = "", chunk.completion or done
+                if chunk.completion is not None:
+                    more = f',"timings":{dumps(shapes.timings(chunk.completion))}'
+                    if prompt.notes:
+                        more += f',"notes":{dumps(list(prompt.notes))}'
+                yield piece(index, "{}", dumps(shapes.finish(chunk.finish_reason)), more)
+    if call.include_usage and done is not None:
+        yield f'{head}],"usage":{dumps(shapes.usage([done], served.thought_tokens(prompt, done)))}}}\n\n'.encode()
     yield DONE

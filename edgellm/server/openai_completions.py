@@ -12,12 +12,14 @@ from starlette.requests import Request
 from edgellm.core.config import SamplingParams
 from edgellm.core.record import dataclass, replace
 from edgellm.core.results import Choice, Completion
+from edgellm.engine.request import Request as Running
 from edgellm.server import sampling, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import invalid, unsupported
 from edgellm.server.fields import Body, kind_of
+from edgellm.server.progress import Progress, Watched, timings_so_far
 from edgellm.server.served import Served
-from edgellm.server.stream import DONE, dumps, event
+from edgellm.server.stream import DONE, dumps, event, quote
 
 MAX_PROMPTS = 2048
 DEFAULT_MAX_TOKENS = 16
@@ -35,6 +37,7 @@ class Call:
     stream: bool
     include_usage: bool
     token_ids: bool
+    watched: Watched
 
     @property
     def echo(self) -> bool:
@@ -49,7 +52,7 @@ async def completions(request: Request) -> ServerReply:
     served = await context.model(request, body)
     call = await read(body, context, served)
     if call.stream:
-        return context.events(_stream(served, call))
+        return context.events(_stream(served, call, served.begin(call.prompts, call.params, call.n)))
     done = await context.wait(request, served.complete(call.prompts, call.params, call.n))
     return context.json(_whole(served, call, done))
 
@@ -84,6 +87,7 @@ async def read(body: Body, context: Context, served: Served) -> Call:
         stream,
         include_usage or context.settings.include_usage,
         body.flag("return_token_ids"),
+        Watched.of(body),
     )
 
 
@@ -176,7 +180,7 @@ def _logprobs(served: Served, call: Call, p: int, completion: Completion, choice
         prompt.items(), shapes.legacy_logprobs(list(answer), ("", 0), shift).values(), strict=True)}  # fmt: skip
 
 
-async def _stream(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
+async def _stream(served: Served, call: Call, running: list[Running]) -> AsyncGenerator[bytes, None]:
     """Text and finish for each choice; then the counts, if wanted, and the end."""
     base = {
         "id": shapes.new_id("cmpl-"),
@@ -189,8 +193,14 @@ async def _stream(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
     tail = '}],"usage":null' if call.include_usage else "}]"
     begun: set[int] = set()
     done: dict[int, Completion] = {}
-    async with contextlib.aclosing(served.stream(call.prompts, call.params, call.n)) as chunks:
+    n_tokens = [0] * len(running)
+    async with contextlib.aclosing(call.watched.chunks(served, running)) as chunks:
         async for p, chunk in chunks:
+            if isinstance(chunk, Progress):
+                after = f',"prompt_progress":{dumps(chunk.shape())}'
+                yield (f'{head}{p * call.n},"text":"","logprobs":null,"finish_reason":null{tail}{after}}}\n\n').encode()
+                continue
+            n_tokens[p] += len(chunk.token_ids)
             index = p * call.n + chunk.index
             text = chunk.text
             if call.echo and index not in begun:
@@ -204,8 +214,10 @@ async def _stream(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
                 logprobs = dumps(shapes.legacy_logprobs(list(chunk.logprobs.content), ("", 0), shift))
             more = f',"token_ids":{dumps(chunk.token_ids)}' if call.token_ids else ""
             if text or (chunk.logprobs is not None and chunk.logprobs.content):
+                after = f',"timings":{dumps(timings_so_far(running[p], n_tokens[p]))}' if call.watched.timings else ""
                 yield (
-                    f'{head}{index},"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":null{more}{tail}}}\n\n'
+                    f'{head}{index},"text":{quote(text)},"logprobs":{logprobs},'
+                    f'"finish_reason":null{more}{tail}{after}}}\n\n'
                 ).encode()
             if chunk.finish_reason is not None:
                 reason = dumps(shapes.finish(chunk.finish_reason))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from starlette.requests import Request
 
 from edgellm.core.results import Completion
+from edgellm.engine.request import Request as Running
 from edgellm.server import openai_chat, shapes
 from edgellm.server.context import Context, ServerReply
 from edgellm.server.errors import ApiError, invalid, unsupported
 from edgellm.server.fields import Body, kind_of
 from edgellm.server.openai_chat import Call
-from edgellm.server.served import Served
+from edgellm.server.reasoning import Splitters
+from edgellm.server.served import ChatPrompt, Served
 from edgellm.server.stream import named_event
 
 
@@ -26,11 +28,12 @@ async def responses(request: Request) -> ServerReply:
     served = await context.model(request, body)
     call = read(body, context, served)
     shape = Shape(served, body)
-    prompt, _ = await served.conversation(call.talk)
+    prompt = await served.conversation(call.talk)
     if call.stream:
-        return context.events(_stream(served, call, prompt, shape), on_error=shape.error_event)
-    done = (await context.wait(request, served.complete([prompt], call.params)))[0]
-    return context.json(shape.whole(done))
+        events = _stream(served, prompt, shape, served.begin([prompt.ids], call.params))
+        return context.events(events, on_error=shape.error_event)
+    done = (await context.wait(request, served.complete([prompt.ids], call.params)))[0]
+    return context.json(shape.whole(served, prompt, done))
 
 
 def read(body: Body, context: Context, served: Served) -> Call:
@@ -125,12 +128,21 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     raise invalid(f"{where}: expected text, found {kind or kind_of(part)!r:.60}", where)
 
 
+MESSAGE, REASONING = "message", "reasoning"
+_PARTS = {MESSAGE: "output_text", REASONING: "reasoning_text"}
+
+
 class Shape:
-    """The response object of one request, which grows, and the events about it."""
+    """The response object of one request, which grows, and the events about it.
+
+    open: the kind of the item that is being written.
+    """
 
     def __init__(self, served: Served, body: Body) -> None:
-        self.message_id = shapes.new_id("msg_")
-        self._n = -1
+        self.open: str | None = None
+        self._ids = {MESSAGE: shapes.new_id("msg_"), REASONING: shapes.new_id("rs_")}
+        self._n = self._index = -1
+        self._text = ""
         self._base: dict[str, Any] = {
             "id": shapes.new_id("resp_"),
             "object": "response",
@@ -173,54 +185,98 @@ class Shape:
         """The response before there is anything in it."""
         return self._base
 
-    def message(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """The item with the answer."""
-        return {"id": self.message_id, "type": "message", "role": "assistant", "status": status, "content": parts}
+    def item(self, kind: str, text: str | None = None, logprobs: list[dict[str, Any]] | None = None,
+             status: str = "completed") -> dict[str, Any]:  # fmt: skip
+        """An item of the output; text: None before there is any."""
+        part = self._part(kind, text or "", logprobs)
+        item: dict[str, Any] = {"id": self._ids[kind], "type": kind, "content": [] if text is None else [part]}
+        return {**item, **({"summary": []} if kind == REASONING else {"role": "assistant"}), "status": status}
 
     @staticmethod
-    def part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A piece of text in it."""
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    def _part(kind: str, text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """A piece of text in an item."""
+        if kind == REASONING:
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
-    def whole(self, done: Completion) -> dict[str, Any]:
+    def delta(self, text: str, **more: Any) -> bytes:
+        """More of the item that is being written."""
+        self._text += text
+        return self.event(f"response.{_PARTS[self.open or MESSAGE]}.delta", **self._place(), delta=text, **more)
+
+    def turn_to(self, kind: str | None, last: dict[str, Any] | None = None) -> Iterator[bytes]:
+        """End the item that is being written (`last` is it, where more is known of it), and begin another one."""
+        if kind == self.open:
+            return
+        if self.open is not None:
+            item = last or self.item(self.open, self._text)
+            part = item["content"][0]
+            words = {k: v for k, v in part.items() if k in ("text", "logprobs")}
+            yield self.event(f"response.{_PARTS[self.open]}.done", **self._place(), **words)
+            yield self.event("response.content_part.done", **self._place(), part=part)
+            yield self.event("response.output_item.done", output_index=self._index, item=item)
+        self.open, self._text = kind, ""
+        if kind is not None:
+            self._index += 1
+            item = self.item(kind, status="in_progress")
+            yield self.event("response.output_item.added", output_index=self._index, item=item)
+            yield self.event("response.content_part.added", **self._place(), part=self._part(kind, ""))
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._ids[self.open or MESSAGE], "output_index": self._index, "content_index": 0}
+
+    def whole(self, served: Served, prompt: ChatPrompt, done: Completion) -> dict[str, Any]:
         """The finished response."""
         choice, usage = done.choices[0], done.usage
+        thoughts, text = served.split(prompt, choice)
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         logprobs = shapes.chat_entries(choice.logprobs) if choice.logprobs is not None else []
+        output = [self.item(REASONING, thoughts)] if thoughts else []
+        if text or not thoughts:
+            output.append(self.item(MESSAGE, text, logprobs, status))
         return {
             **self._base,
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "output": [self.message(status, [self.part(choice.text, logprobs)])],
+            "output": output,
             "usage": {
                 "input_tokens": usage.prompt_tokens,
                 "output_tokens": usage.completion_tokens,
                 "total_tokens": usage.total_tokens,
                 "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": served.thought_tokens(prompt, done)},
             },
         }
 
 
-async def _stream(served: Served, call: Call, prompt: list[int], shape: Shape) -> AsyncGenerator[bytes, None]:
-    place = {"item_id": shape.message_id, "output_index": 0, "content_index": 0}
-    begun = False
-    async with contextlib.aclosing(served.stream([prompt], call.params)) as chunks:
+async def _stream(
+    served: Served, prompt: ChatPrompt, shape: Shape, running: list[Running]
+) -> AsyncGenerator[bytes, None]:
+    begun, splitters = False, Splitters(prompt.thoughts)
+    async with contextlib.aclosing(served.stream(running)) as chunks:
         async for _, chunk in chunks:
             if not begun:
                 begun = True
                 yield shape.event("response.created", response=shape.begun())
                 yield shape.event("response.in_progress", response=shape.begun())
-                yield shape.event("response.output_item.added", output_index=0, item=shape.message("in_progress", []))
-                yield shape.event("response.content_part.added", **place, part=shape.part("", []))
+                if prompt.thoughts is None:
+                    for data in shape.turn_to(MESSAGE):
+                        yield data
+            thoughts, text = splitters.of(chunk)
+            if thoughts:
+                for data in shape.turn_to(REASONING):
+                    yield data
+                yield shape.delta(thoughts)
             logprobs = shapes.chat_entries(chunk.logprobs) if chunk.logprobs is not None else []
-            if chunk.text or logprobs:
-                yield shape.event("response.output_text.delta", **place, delta=chunk.text, logprobs=logprobs)
+            if text or (logprobs and shape.open == MESSAGE):
+                for data in shape.turn_to(MESSAGE):
+                    yield data
+                yield shape.delta(text, logprobs=logprobs)
             if chunk.completion is not None:
-                whole = shape.whole(chunk.completion)
-                item = whole["output"][0]
-                part = item["content"][0]
-                yield shape.event("response.output_text.done", **place, text=part["text"], logprobs=part["logprobs"])
-                yield shape.event("response.content_part.done", **place, part=part)
-                yield shape.event("response.output_item.done", output_index=0, item=item)
+                whole = shape.whole(served, prompt, chunk.completion)
+                if shape.open is None:
+                    for data in shape.turn_to(MESSAGE):
+                        yield data
+                for data in shape.turn_to(None, whole["output"][-1]):
+                    yield data
                 yield shape.event(f"response.{whole['status']}", response=whole)

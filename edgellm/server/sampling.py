@@ -14,7 +14,7 @@ from edgellm.core.record import replace
 from edgellm.server.errors import invalid, unsupported
 from edgellm.server.fields import Body, kind_of
 
-_HINTS = ("cache_prompt", "return_progress", "timings_per_token", "parallel_tool_calls", "store")
+_HINTS = ("cache_prompt", "parallel_tool_calls", "store")
 """Switches that change no answer: taken, and without effect."""
 
 Tokenize = Callable[[str], list[int]]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from edgellm.async_llm import AsyncLLM
 from edgellm.core.config import SamplingParams
 from edgellm.core.errors import TemplateError, TokenizerError
 from edgellm.core.record import dataclass, field
-from edgellm.core.results import Chunk, Completion
+from edgellm.core.results import Choice, Chunk, Completion
 from edgellm.core.types import F32
+from edgellm.engine.embedding import Pool
 from edgellm.engine.request import Request
 from edgellm.server.errors import ApiError, invalid
 from edgellm.server.metrics import Metrics
+from edgellm.server.reasoning import Thoughts, marks_of
 
 QUICK_CHARS = 2048
 """Texts up to this length are tokenised in the event loop: a thread would cost more than it spares."""
@@ -28,7 +33,7 @@ class Conversation:
     """Messages as a chat template takes them.
 
     prefill: the beginning of the answer, which the model continues. new_turn: whether an answer is asked for at all.
-    variables: further variables of the template.
+    variables: further variables of the template. reasoning: whether thoughts are told apart from the answer.
     """
 
     messages: list[dict[str, Any]]
@@ -36,6 +41,16 @@ class Conversation:
     prefill: str | None = None
     new_turn: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as token ids, and the notes on it. thoughts: None where nothing is told apart in the answer."""
+
+    ids: list[int]
+    notes: tuple[str, ...] = ()
+    thoughts: Thoughts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,20 @@ SENDER: ContextVar[Sender] = ContextVar("sender")
 """Of the HTTP request that is being answered: each one runs in a context of its own."""
 
 
+class TokenStates(Pool):
+    """A pool that keeps every token's hidden state."""
+
+    def __init__(self, n_tokens: int) -> None:
+        super().__init__("mean", n_tokens)
+        self.states: list[F32] = []
+
+    def take(self, at: int, rows: F32) -> None:
+        """The states of tokens at, ...; those that are computed again are passed over."""
+        news = rows[self._n - at :]
+        self._n += len(news)
+        self.states.append(news.copy())
+
+
 class ServedLLM(AsyncLLM):
     """AsyncLLM with what only a server needs: senders, prefilled answers, pieces of tokens, facts for /props."""
 
@@ -64,14 +93,40 @@ class ServedLLM(AsyncLLM):
             request.salt, request.client, request.priority = sender.salt, sender.client, sender.priority
         return request
 
-    def conversation_ids(self, talk: Conversation) -> tuple[list[int], tuple[str, ...]]:
-        """The token ids of a conversation and the notes on it. Raises RequestError, TemplateError, ContextOverflow."""
+    def begin(self, ids: list[int], params: SamplingParams, n: int) -> Request:
+        """The request that continues checked token ids in a stream. Raises RequestError for its parameters."""
+        return self._request(ids, self._options(params, {}, n, "raise"), n, stream=True)
+
+    def follow(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """The chunks of a request from `begin`, which is submitted with the first read."""
+        return self._stream(lambda: request, "raise")
+
+    def chat_prompt_of(self, talk: Conversation) -> ChatPrompt:
+        """The prompt of a conversation. Raises RequestError, TemplateError, ContextOverflow."""
         segments, notes = self._segments(talk)
-        ids = self._loaded.tokenizer.encode_segments(segments)
-        return self._prompt_ids(ids), notes
+        ids = self._prompt_ids(self._loaded.tokenizer.encode_segments(segments))
+        marks = marks_of(self.template_source) if talk.reasoning else None
+        if marks is None:
+            return ChatPrompt(ids, notes)
+        end = "".join(text for text, _ in segments[-2 if talk.prefill else -1 :])
+        return ChatPrompt(ids, notes, Thoughts.after(marks, end))
+
+    async def hidden_states(self, prompts: list[list[int]]) -> list[F32]:
+        """The final hidden states of checked prompts, float32 [T, D] each."""
+        self._check_alive()
+        greedy = SamplingParams(temperature=0.0).resolved({})
+        kept = [TokenStates(len(ids)) for ids in prompts]
+        requests = [Request(ids, greedy, 0, logit_rows=k.rows, pool=k) for ids, k in zip(prompts, kept, strict=True)]
+        await self._run(iter(requests), "raise")
+        return [np.concatenate(k.states) for k in kept]
+
+    def pieces(self, ids: Sequence[int]) -> Iterator[str]:
+        """The text that becomes certain with each of some token ids."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        return (decode(self.piece(i)[1]) for i in ids)
 
     def conversation_text(self, talk: Conversation) -> str:
-        """The text that `conversation_ids` tokenises."""
+        """The text that `chat_prompt_of` tokenises."""
         return "".join(text for text, _ in self._segments(talk)[0])
 
     def _segments(self, talk: Conversation) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
@@ -155,9 +210,19 @@ class Served:
         self.active = 0
         self.last_used = time.monotonic()
 
-    async def conversation(self, talk: Conversation) -> tuple[list[int], tuple[str, ...]]:
-        """The prompt of a conversation, and the notes on it."""
-        return await asyncio.to_thread(self.llm.conversation_ids, talk)
+    async def conversation(self, talk: Conversation) -> ChatPrompt:
+        """The prompt of a conversation."""
+        return await asyncio.to_thread(self.llm.chat_prompt_of, talk)
+
+    def split(self, prompt: ChatPrompt, choice: Choice) -> tuple[str | None, str]:
+        """(thoughts, answer) of a choice; None where nothing is told apart."""
+        return (None, choice.text) if prompt.thoughts is None else prompt.thoughts.split(choice.text)
+
+    def thought_tokens(self, prompt: ChatPrompt, done: Completion) -> int:
+        """How many tokens of the answers are thoughts."""
+        if prompt.thoughts is None:
+            return 0
+        return sum(prompt.thoughts.count(self.llm.pieces(c.token_ids)) for c in done.choices)
 
     async def text(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text."""
@@ -177,37 +242,40 @@ class Served:
             self.metrics.observe(completion)
         return completions
 
+    async def embed_tokens(self, prompts: list[list[int]]) -> list[F32]:
+        """The final hidden states of prompts, float32 [T, D] each."""
+        with self._place():
+            return await self.llm.hidden_states(prompts)
+
     async def embed(self, prompts: list[list[int]], pooling: str | None) -> F32:
         """Vectors of prompts, float32 [N, D], not normalised."""
         with self._place():
             return await self.llm.embed(prompts, pooling=pooling, normalize=False)
 
-    async def stream(
-        self, prompts: list[list[int]], params: SamplingParams, n: int = 1
-    ) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """(which prompt, chunk) of all answers as they grow. Leaving the loop stops the work."""
+    def begin(self, prompts: list[list[int]], params: SamplingParams, n: int = 1) -> list[Request]:
+        """Requests to `stream`. Raises RequestError for their parameters."""
+        return [self.llm.begin(prompt, params, n) for prompt in prompts]
+
+    async def stream(self, requests: list[Request]) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """(which request, chunk) of all answers as they grow. Leaving the loop stops the work."""
         with self._place():
-            if len(prompts) == 1:
-                source = self.llm.generate(prompts[0], params, n=n, stream=True, on_error="raise")
-                async with contextlib.aclosing(source):
+            if len(requests) == 1:
+                async with contextlib.aclosing(self.llm.follow(requests[0])) as source:
                     async for chunk in source:
                         if chunk.completion is not None:
                             self.metrics.observe(chunk.completion)
                         yield 0, chunk
                 return
-            async with contextlib.aclosing(self._merged(prompts, params, n)) as merged:
+            async with contextlib.aclosing(self._merged(requests)) as merged:
                 async for item in merged:
                     yield item
 
-    async def _merged(
-        self, prompts: list[list[int]], params: SamplingParams, n: int
-    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+    async def _merged(self, requests: list[Request]) -> AsyncGenerator[tuple[int, Chunk], None]:
         queue: asyncio.Queue[tuple[int, Chunk | BaseException | None]] = asyncio.Queue()
 
-        async def feed(which: int, prompt: list[int]) -> None:
+        async def feed(which: int, request: Request) -> None:
             try:
-                source = self.llm.generate(prompt, params, n=n, stream=True, on_error="raise")
-                async with contextlib.aclosing(source):
+                async with contextlib.aclosing(self.llm.follow(request)) as source:
                     async for chunk in source:
                         queue.put_nowait((which, chunk))
             except Exception as e:
@@ -215,7 +283,7 @@ class Served:
             else:
                 queue.put_nowait((which, None))
 
-        tasks = [asyncio.ensure_future(feed(i, p)) for i, p in enumerate(prompts)]
+        tasks = [asyncio.ensure_future(feed(i, r)) for i, r in enumerate(requests)]
         try:
             left = len(tasks)
             while left:

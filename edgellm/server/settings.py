@@ -21,6 +21,8 @@ class Settings:
     ping_seconds: silence on a stream after which a comment is sent; 0 = never.
     drain_seconds: how long running requests may go on after SIGTERM.
     defaults: sampling parameters for what a request leaves open. template_variables: the same for chat templates.
+    reasoning: whether thoughts are told apart from answers, where a request does not say.
+    pooling: how texts are pooled to vectors, where neither a request nor (None) the file says.
     prefill_assistant: whether a trailing assistant message is continued. include_usage: streams always end with counts.
     root_path: a prefix of every path.
     """
@@ -38,6 +40,8 @@ class Settings:
     drain_seconds: float = 30.0
     defaults: SamplingParams = field(default_factory=SamplingParams)
     template_variables: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: bool = True
+    pooling: str | None = None
     prefill_assistant: bool = True
     include_usage: bool = False
     root_path: str = ""

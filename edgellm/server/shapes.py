@@ -22,8 +22,8 @@ def finite(value: float) -> float:
     return value if math.isfinite(value) else LOWEST
 
 
-def usage(completions: list[Completion]) -> dict[str, Any]:
-    """OpenAI's token counts, over all prompts."""
+def usage(completions: list[Completion], reasoning: int = 0) -> dict[str, Any]:
+    """OpenAI's token counts, over all prompts. reasoning: how many of the answers' tokens are thoughts."""
     prompt = sum(c.usage.prompt_tokens for c in completions)
     answer = sum(c.usage.completion_tokens for c in completions)
     return {
@@ -31,25 +31,39 @@ def usage(completions: list[Completion]) -> dict[str, Any]:
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
         "prompt_tokens_details": {"cached_tokens": sum(c.usage.cached_tokens for c in completions)},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 
 
 def timings(completion: Completion) -> dict[str, Any]:
     """llama.cpp's timings: milliseconds, and rates a second (0 where there is nothing to divide)."""
     counts, times = completion.usage, completion.timings
-    n_prompt = counts.prompt_tokens - counts.cached_tokens
-    n_steps = max(0, counts.completion_tokens - len(completion.choices))  # the first token is the prompt's
+    return timings_of(
+        counts.prompt_tokens,
+        counts.cached_tokens,
+        counts.completion_tokens,
+        len(completion.choices),
+        times.prefill,
+        times.decode,
+    )
+
+
+def timings_of(
+    n_all: int, n_cached: int, n_predicted: int, n_choices: int, prefill: float, decode: float
+) -> dict[str, Any]:
+    """The same from tokens (of the prompt, of those in the cache, of the answers) and seconds."""
+    n_prompt = n_all - n_cached
+    n_steps = max(0, n_predicted - n_choices)  # the first token is the prompt's
     return {
-        "cache_n": counts.cached_tokens,
+        "cache_n": n_cached,
         "prompt_n": n_prompt,
-        "prompt_ms": times.prefill * 1e3,
-        "prompt_per_token_ms": times.prefill * 1e3 / n_prompt if n_prompt else 0.0,
-        "prompt_per_second": n_prompt / times.prefill if times.prefill > 0 else 0.0,
-        "predicted_n": counts.completion_tokens,
-        "predicted_ms": times.decode * 1e3,
-        "predicted_per_token_ms": times.decode * 1e3 / n_steps if n_steps else 0.0,
-        "predicted_per_second": n_steps / times.decode if n_steps and times.decode > 0 else 0.0,
+        "prompt_ms": prefill * 1e3,
+        "prompt_per_token_ms": prefill * 1e3 / n_prompt if n_prompt else 0.0,
+        "prompt_per_second": n_prompt / prefill if prefill > 0 else 0.0,
+        "predicted_n": n_predicted,
+        "predicted_ms": decode * 1e3,
+        "predicted_per_token_ms": decode * 1e3 / n_steps if n_steps else 0.0,
+        "predicted_per_second": n_steps / decode if n_steps and decode > 0 else 0.0,
     }
 
 

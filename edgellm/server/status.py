@@ -56,9 +56,9 @@ async def one_model(request: Request) -> Response:
     """One of them."""
     context = Context.of(request)
     name = request.path_params["name"]
-    for entry in context.models.entries:
-        if name in entry.names:
-            return context.json(model_card(entry))
+    entry = context.models.named(name)
+    if entry is not None:
+        return context.json(model_card(entry))
     raise not_found(f"model {name!r:.120} is not here: see /v1/models", "model")
 
 

@@ -12,7 +12,7 @@ from edgellm.server import conversation
 from edgellm.server.context import Context
 from edgellm.server.errors import invalid
 from edgellm.server.fields import Body
-from edgellm.server.served import Conversation, Served
+from edgellm.server.served import Served
 
 
 async def tokenize(request: Request) -> Response:
@@ -33,7 +33,7 @@ async def tokenize(request: Request) -> Response:
 
 async def _vllm(body: Body, context: Context, served: Served) -> dict[str, Any]:
     if "messages" in body:
-        ids, _ = await served.conversation(_talk(body, context))
+        ids = (await served.conversation(conversation.read(body, context.settings))).ids
     else:
         add = body.flag("add_special_tokens", True)
         ids = await served.text(body.needed_text("prompt"), add_special=add, parse_special=True)
@@ -66,10 +66,5 @@ async def apply_template(request: Request) -> Response:
     context = Context.of(request)
     body = await context.body(request)
     served = await context.model(request, body)
-    text = await asyncio.to_thread(served.llm.conversation_text, _talk(body, context))
+    text = await asyncio.to_thread(served.llm.conversation_text, conversation.read(body, context.settings))
     return context.json({"prompt": text})
-
-
-def _talk(body: Body, context: Context) -> Conversation:
-    settings = context.settings
-    return conversation.read(body, variables=settings.template_variables, prefill_by_default=settings.prefill_assistant)

@@ -167,7 +167,6 @@ def test_g_06_a_wrong_value_is_a_400_that_names_the_field(shared: Running, field
         ("adaptive_target", 0.5),
         ("lora", [{"id": 0, "scale": 1.0}]),
         ("thinking_budget_tokens", 5),
-        ("reasoning_format", "deepseek"),
     ],
 )
 def test_rf_tool_chat_07_13_14_later_work_is_a_501_that_names_the_field(
@@ -178,6 +177,31 @@ def test_rf_tool_chat_07_13_14_later_work_is_a_501_that_names_the_field(
     assert error["type"] == "not_supported_error"
     assert error["param"] == field
     assert field in error["message"]
+
+
+def test_rf_01_02_03_05_formats(shared: Running) -> None:
+    assert shared.chat(response_format={"type": "text"}).status_code == 200
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    for later in (
+        {"type": "json_object"},
+        {"type": "json_object", "schema": {}},
+        schema,
+        {"type": "regex", "regex": "a"},
+    ):
+        assert error_of(shared.chat(response_format=later), 501)["param"] == "response_format"
+    for wrong in ({"type": "json_schema"}, {"type": "xml"}, {}, {"type": 1}, "text", []):
+        error_of(shared.chat(response_format=wrong), 400)
+
+
+def test_tool_02_09_choices(shared: Running) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for choice in ("auto", "none", None):
+        assert shared.chat(tools=tools, tool_choice=choice).status_code == 200
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        assert error_of(shared.chat(tools=tools, tool_choice=choice), 501)["param"] == "tool_choice"
+    for choice in ("sometimes", 1, []):
+        error_of(shared.chat(tools=tools, tool_choice=choice), 400)
+    error_of(shared.chat(tools=tools, logprobs=True, stream=True), 400)
 
 
 def test_tool_01_tools_are_shown_to_the_model_and_answers_stay_text(start: Start) -> None:

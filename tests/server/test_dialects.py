@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from server.conftest import Running, Start, parse_events
 from server.test_chat_completions import HI, error_of
@@ -255,11 +257,7 @@ def test_an_event_stream_of_another_dialect_has_no_done(start: Start) -> None:
     assert parse_events(s.post("/completion", {"prompt": "a", "stream": True}).text)[-1]["stop"] is True
 
 
-def test_emb_01_02_03_04_09(shared: Running) -> None:
-    import base64
-
-    import numpy as np
-
+def test_emb_01_02_03_04_08_09(shared: Running) -> None:
     answer = shared.post("/v1/embeddings", {"input": ["hello", "world", "hello"]}).json()
     assert (answer["object"], answer["model"]) == ("list", "tiny")
     assert [d["index"] for d in answer["data"]] == [0, 1, 2]
@@ -300,6 +298,38 @@ def test_emb_05_too_long(shared: Running) -> None:
     error = error_of(shared.post("/v1/embeddings", {"input": "x " * 500}), 400)
     assert error["type"] == "exceed_context_size_error"
     assert error["n_prompt_tokens"] > error["n_ctx"]
+
+
+def test_emb_07_pooling_by_request_and_by_option(start: Start) -> None:
+    s = start(pooling="last")
+    vectors = {k: s.post("/v1/embeddings", {"input": "hello you", "pooling": k}).json()["data"][0]["embedding"]
+               for k in ("mean", "last", "cls")}  # fmt: skip
+    assert len({tuple(v) for v in vectors.values()}) == 3
+    assert s.post("/v1/embeddings", {"input": "hello you"}).json()["data"][0]["embedding"] == vectors["last"]
+    rows = s.post("/embedding", {"content": ["hello you", "a"], "pooling": "none"}).json()
+    assert [r["index"] for r in rows] == [0, 1]
+    n = len(s.post("/tokenize", {"content": "hello you", "add_special": True}).json()["tokens"])
+    assert [len(r) for r in rows[0]["embedding"]] == [32] * n
+    last = np.array(rows[0]["embedding"][-1])  # not normalised
+    assert np.allclose(last / np.linalg.norm(last), vectors["last"], atol=1e-6)
+    assert not np.allclose(np.linalg.norm(last), 1)
+    assert s.post("/embedding", {"content": "hello you"}).json()[0]["embedding"] == [vectors["last"]]
+    error_of(s.post("/embedding", {"content": "a", "pooling": "rank"}), 400)
+    error_of(s.post("/embedding", {}), 400)
+    none = start(pooling="none")
+    error_of(none.post("/v1/embeddings", {"input": "hello"}), 400)
+    assert none.post("/embedding", {"content": "hello you"}).json() == rows[:1]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking", "/v2/rerank"])
+def test_rrk_02_no_model_here_reranks(shared: Running, path: str) -> None:
+    error = error_of(shared.post(path, {"query": "a", "documents": ["b", {"text": "c"}]}), 501)
+    assert error["type"] == "not_supported_error"
+    assert "/v1/embeddings" in error["message"]
+    one = ["a"]
+    for wrong in ({}, {"query": "a"}, {"documents": one}, {"query": 1, "documents": one}, {"query": "a", "texts": "b"},
+                  {"query": "a", "documents": []}, {"query": "a", "documents": [1]}):  # fmt: skip
+        error_of(shared.post(path, wrong), 400)
 
 
 def test_ollama_embed(shared: Running) -> None:

@@ -216,7 +216,7 @@ def test_docs_describe_every_route(shared: Running) -> None:
     described = {(method, path.replace("{name}", "{name:path}")) for path, m in schema["paths"].items() for method in m}
     page = ("/", "/page.css", "/page.js", "/markdown.js", "/docs", "/openapi.json")
     doubled = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", "/models/{name:path}",
-               "/v1/health", "/ping")  # fmt: skip
+               "/v1/health", "/ping", "/rerank", "/v1/reranking", "/reranking", "/v2/rerank")  # fmt: skip
     routes = {("post", p) for p in app.POST} | {("get", p) for p in app.GET}
     assert described == {(m, p) for m, p in routes if p not in (*page, *doubled)}
     assert "/v1/chat/completions" in shared.http.get("/docs").text

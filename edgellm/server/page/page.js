@@ -119,8 +119,10 @@ async function answerTo(talk) {
     for await (const chunk of events(answer)) {
       if (chunk.error) throw new Error(chunk.error.message);
       const choice = chunk.choices[0];
-      if (choice?.delta?.content) {
-        turn.content += choice.delta.content;
+      const { content, reasoning_content: thoughts } = choice?.delta ?? {};
+      if (thoughts) turn.thoughts = (turn.thoughts ?? "") + thoughts;
+      if (content) turn.content += content;
+      if (content || thoughts) {
         n += 1;
         paint();
       }
@@ -213,9 +215,17 @@ function paint() {
     if (!running || running.talk !== current || !running.element) return;
     const log = $("log");
     const follow = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-    running.element.replaceChildren(markdown(running.turn.content));
+    running.element.replaceChildren(...answer(running.turn));
     if (follow) log.scrollTop = log.scrollHeight;
   });
+}
+
+function answer(turn) {
+  const text = markdown(turn.content);
+  if (!turn.thoughts) return [text];
+  const folded = node("details", [node("summary", ["Thoughts"]), markdown(turn.thoughts)], { class: "thoughts" });
+  folded.open = !turn.content; // while there is nothing else to read
+  return [folded, text];
 }
 
 function figures(turn) {
@@ -235,7 +245,7 @@ function figures(turn) {
 function turnElement(turn, index) {
   const own = turn.role === "user";
   const live = running?.turn === turn;
-  const body = node("div", own ? [turn.content] : [markdown(turn.content)], { class: `body${live ? " waiting" : ""}` });
+  const body = node("div", own ? [turn.content] : answer(turn), { class: `body${live ? " waiting" : ""}` });
   if (live) running.element = body;
   const tools = node("div", [], { class: "tools" });
   const tool = (text, action) => {
