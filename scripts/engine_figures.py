@@ -1,13 +1,16 @@
 """Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
-many users at once get the answers of one.
+many users at once get the answers of one, forks those of a prompt, and sessions those from before a restart.
 
-python scripts/engine_figures.py MODEL gap turns memory soak users [--requests 10000] [--users 50]
+python scripts/engine_figures.py MODEL gap turns memory soak users disk forks [--requests N] [--users N] [--tokens N]
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import multiprocessing
 import random
+import tempfile
 import threading
 import time
 from typing import Any
@@ -252,20 +255,107 @@ def users(model: str, n: int = 50, longest: int = 120, answer: int = 40, backend
     print("\n".join(results))
 
 
+def five_sessions(model: str, n: int, folder: str) -> dict[str, Any]:
+    """Five sessions in turn on a prompt of n tokens, with files in `folder`: what they computed, and their answers."""
+    with edgellm.LLM(model, n_ctx=n + 64, max_seqs=2, prefix_cache_dir=folder) as llm:
+        shared, computed, answers, seconds = words(n, 1, llm.info.n_vocab), [], [], []
+        for i in range(5):
+            with llm.session() as session:
+                begin = time.perf_counter()
+                computed.append(session.append(shared))
+                seconds.append(time.perf_counter() - begin)
+                answers.append(session.generate(words(8, 10 + i, llm.info.n_vocab), **COPYING).token_ids)
+        store = llm._loaded.engine._tier.store
+        assert store is not None
+        stats, begin = store.stats, time.perf_counter()
+        read, reading = stats.read_bytes, stats.seconds_reading
+    return {
+        "computed": computed,
+        "answers": answers,
+        "seconds": seconds,
+        "read": read,
+        "reading": reading,
+        "written": stats.written_bytes,
+        "close": time.perf_counter() - begin,
+    }
+
+
+COPYING: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+def disk(model: str, n: int) -> None:
+    """A long prompt, used by ten sessions in turn, with a new process after five: computed once."""
+    with tempfile.TemporaryDirectory() as folder:
+        halves = []
+        for _ in range(2):
+            with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                halves.append(process.submit(five_sessions, model, n, folder).result())
+    first, second = halves
+    computed = [*first["computed"], *second["computed"]]
+    if sum(computed) > n + 9 * PAGE_TOKENS or first["answers"] != second["answers"]:
+        raise AssertionError(f"computed {computed} of {n} tokens; {first['answers']} and {second['answers']}")
+    print(
+        f"disk: a prompt of {n} tokens, 10 sessions in turn, a new process after five: computed {computed} tokens; "
+        f"{first['seconds'][0]:.2f} s cold, {max(second['seconds'][1:]) * 1e3:.1f} ms from memory, "
+        f"{second['seconds'][0]:.3f} s from files: {second['read'] / 1e6:.0f} MB in {second['reading']:.3f} s = "
+        f"{second['read'] / 1e9 / second['reading']:.2f} GB/s, and the rest of the prompt; "
+        f"{first['written'] / 1e6:.0f} MB written at the end in {first['close']:.2f} s; the answers after the restart "
+        f"are those before it"
+    )
+
+
+def forks(model: str) -> None:
+    """16 forks of a session of 1,500 tokens: what they compute, the pages they take, and what they say."""
+    greedy, drawn = {"temperature": 0, "ignore_eos": True}, {"temperature": 0.8, "ignore_eos": True}
+    with edgellm.LLM(model, n_ctx=2048, max_seqs=16) as llm:
+        n_vocab, ledger = llm.info.n_vocab, llm._loaded.engine._state.ledger
+        shared, asked = words(1500, 1, n_vocab), [words(7, 20 + i, n_vocab) for i in range(16)]
+        begin = time.perf_counter()
+        session = llm.session(shared)
+        cold = time.perf_counter() - begin
+
+        def taken() -> list[int]:
+            llm.generate([1], max_tokens=1)  # what was sent to the engine before has been done
+            return [ledger.n_in_use(c) for c in range(len(ledger.pools))]
+
+        before, begin = taken(), time.perf_counter()
+        branches = [session.fork() for _ in asked]
+
+        def side_by_side(question: slice, **options: Any) -> list[Any]:
+            with concurrent.futures.ThreadPoolExecutor(len(branches)) as threads:
+                return list(threads.map(lambda b, q: b.generate(q[question], **options), branches, asked))
+
+        one = side_by_side(slice(1), max_tokens=4, **greedy)  # ends where the page does that 1,500 tokens end in
+        seconds, after = time.perf_counter() - begin, taken()
+        computed = max(c.usage.prompt_tokens - c.usage.cached_tokens for c in one)
+        two = side_by_side(slice(1, None), max_tokens=16, seed=5, **drawn)
+    with edgellm.LLM(model, n_ctx=2048, max_seqs=1, prefix_cache=False) as llm:
+        for q, a, b in zip(asked, one, two, strict=True):
+            alone = llm.generate([*shared, *q[:1]], max_tokens=4, **greedy).token_ids
+            then = llm.generate([*shared, *q[:1], *alone, *q[1:]], max_tokens=16, seed=5, **drawn).token_ids
+            if (alone, then) != (a.token_ids, b.token_ids):
+                raise AssertionError(f"a fork said {a.token_ids} and {b.token_ids}; alone it is {alone} and {then}")
+    more = [a - b for a, b in zip(after, before, strict=True)]
+    if computed > 1 or max(more) > 16:
+        raise AssertionError(f"16 forks computed {computed} tokens each and took {more} pages")
+    print(
+        f"forks: 1,500 tokens computed once in {cold:.2f} s; 16 forks of it, side by side, computed {computed} token "
+        f"each, the new one, answered in {seconds:.3f} s and took {more} more pages in all, by class, of {before}; they "
+        f"say what the same tokens say alone, greedy and drawn"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model")
-    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak", "users"])
-    parser.add_argument("--requests", type=int, default=10000)
-    parser.add_argument("--users", type=int, default=50)
-    args = parser.parse_args()
+    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak", "users", "disk", "forks"])
+    parser.add_argument("--requests", type=int, default=10000, help="of soak")
+    parser.add_argument("--users", type=int, default=50, help="of users")
+    parser.add_argument("--tokens", type=int, default=20000, help="of disk's prompt")
+    args = parser.parse_intermixed_args()
+    numbers = {"soak": args.requests, "users": args.users, "disk": args.tokens}
     for part in args.parts:
-        if part == "soak":
-            soak(args.model, args.requests)
-        elif part == "users":
-            users(args.model, args.users)
-        else:
-            {"gap": gap, "turns": turns, "memory": memory}[part](args.model)
+        globals()[part](args.model, *([numbers[part]] if part in numbers else []))
 
 
 if __name__ == "__main__":

@@ -178,17 +178,24 @@ class Tier:
 
     def _advance(self, store: DiskStore, now: Return) -> None:
         """Bring back some more pages; at the end, let the sequence go on."""
-        until = time.perf_counter() + (SLICE if self._state.running else SLICE_ALONE)
+        begin = time.perf_counter()
+        until = begin + (SLICE if self._state.running else SLICE_ALONE)
         while now.n_done < now.n_pages and now.seq in self._state.waiting:
             if store.is_behind:  # what is evicted to make room would be lost
                 if not self._state.running:
                     store.wait(SLICE_ALONE)
-                return
-            if not self._bring(store, now):
                 break
-            if time.perf_counter() > until and now.n_done < now.n_pages:
+            came = self._bring(store, now)
+            late = time.perf_counter()
+            store.stats.seconds_reading += late - begin
+            begin = late
+            if not came:
+                self._end()
                 return
-        self._end()
+            if late > until:
+                break
+        if now.n_done == now.n_pages or now.seq not in self._state.waiting:
+            self._end()
 
     def _bring(self, store: DiskStore, now: Return) -> bool:
         """Bring back the next page of every class that needs it; False where that cannot be done."""

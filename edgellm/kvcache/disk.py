@@ -72,10 +72,12 @@ def _hash(*parts: bytes) -> bytes:
 
 @dataclass(slots=True)
 class StoreStats:
-    """Counts since start; lost: pages that found no room in the queue of those to be written."""
+    """Counts since start. seconds_reading: from files into place, by whoever reads. lost: pages that found no room in
+    the queue of those to be written."""
 
     read_pages: int = 0
     read_bytes: int = 0
+    seconds_reading: float = 0.0
     written_pages: int = 0
     written_bytes: int = 0
     lost_pages: int = 0
