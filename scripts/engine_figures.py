@@ -340,8 +340,8 @@ def forks(model: str) -> None:
         raise AssertionError(f"16 forks computed {computed} tokens each and took {more} pages")
     print(
         f"forks: 1,500 tokens computed once in {cold:.2f} s; 16 forks of it, side by side, computed {computed} token "
-        f"each, the new one, answered in {seconds:.3f} s and took {more} more pages in all, by class, of {before}; they "
-        f"say what the same tokens say alone, greedy and drawn"
+        f"each, the new one, answered in {seconds:.3f} s and took {more} more pages in all, by class, of {before}; "
+        f"they say what the same tokens say alone, greedy and drawn"
     )
 
 

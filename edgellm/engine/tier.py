@@ -10,6 +10,7 @@ wherever it was.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from edgellm.core.errors import ConfigError
 from edgellm.core.record import dataclass
@@ -215,12 +216,12 @@ class Tier:
                 if not is_state:
                     now.tables.hold(c, p, old.pages[c])
                 continue
-            data = store.read(address, c)
-            if data is None or not ledger.n_available(c):
+            if not ledger.n_available(c) or not store.has(address.key, c):
                 return False
             page = now.tables.place(c, 0 if is_state else p)
             self.work()  # what was there may have to be saved first
-            pages.write_page(c, page, data)
+            if not store.read(address, c, partial(pages.write_page, c, page)):
+                return False
             store.touch(address.key, c)
             if is_state:
                 states.append((c, page))

@@ -5,7 +5,7 @@
     edgellm page 1\\n     the version of this format
     {...}\\n              JSON: fingerprint, class, key of the page before, the 32 tokens
     page                 as a backend of this fingerprint reads and writes it
-    CRC-32               4 bytes, of the page
+    length, CRC-32       8 and 4 bytes, of the page
 
 A page's name is the hash of its salt and of all tokens up to its end: the same in every process, which may share a
 directory. Files come into being in one move, and are compared before they are used: with the fingerprint, with the
@@ -19,11 +19,13 @@ import hashlib
 import json
 import logging
 import os
+import struct
 import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +35,7 @@ from edgellm.core.record import dataclass
 log = logging.getLogger(__name__)
 
 FIRST_LINE = b"edgellm page 1\n"
-_CRC = 4
+_TAIL = struct.Struct("<QI")
 
 KEPT = 0.9
 """Where the limit is passed, files are removed until they take this share of it."""
@@ -108,6 +110,7 @@ class DiskStore:
             raise CacheError(f"{self._root}: the directory of the prefix cache cannot be used: {e}") from e
         self._thread = threading.Thread(target=self._write_all, name="edgellm-disk", daemon=True)
         self._thread.start()
+        self._checker = ThreadPoolExecutor(1, "edgellm-crc")
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -115,12 +118,16 @@ class DiskStore:
         """Whether there is a file of this name; `read` says whether it is sound."""
         return (key, cls) in self._waiting or self._path(key, cls).exists()
 
-    def read(self, address: Address, cls: int) -> memoryview | None:
-        """A page's bytes, good until the next call; None where they are not there, or not as they should be."""
+    def read(self, address: Address, cls: int, use: Callable[[bytes | memoryview], None]) -> bool:
+        """Call `use` with a page's bytes, which are its own for that long; they are checked meanwhile.
+
+        False where they are not there, or not as they should be: what was done with them is to be forgotten.
+        """
         with self._news:
             waiting = self._waiting.get((address.key, cls))
         if waiting is not None:
-            return memoryview(waiting[1])
+            use(waiting[1])
+            return True
         path = self._path(address.key, cls)
         try:
             with open(path, "rb", buffering=0) as file:
@@ -130,18 +137,26 @@ class DiskStore:
                 view = memoryview(self._room)[:size]
                 n = file.readinto(view)
         except FileNotFoundError:
-            return None
+            return False
         except OSError as e:
             log.warning("%s: a page of the prefix cache cannot be read, and is computed again: %s", path, e)
-            return None
+            return False
         head = self._head(address, cls)
-        data = view[len(head) : max(len(head), size - _CRC)]
-        if n != size or view[: len(head)] != head or zlib.crc32(data).to_bytes(_CRC, "little") != view[-_CRC:]:
+        data = view[len(head) : max(len(head), size - _TAIL.size)]
+        sound = n == size and view[: len(head)] == head and len(view) == len(head) + len(data) + _TAIL.size
+        if sound:
+            length, crc = _TAIL.unpack(view[-_TAIL.size :])
+            sound = length == len(data)
+        if sound:
+            found = self._checker.submit(zlib.crc32, data)  # on another core, while memory is written to
+            use(data)
+            sound = found.result() == crc
+        if not sound:
             self._discard(path)
-            return None
+            return False
         self.stats.read_pages += 1
         self.stats.read_bytes += len(data)
-        return data
+        return True
 
     def touch(self, key: bytes, cls: int) -> bool:
         """Mark a page as used now; False where it is not there."""
@@ -195,6 +210,7 @@ class DiskStore:
             self._closing = True
             self._news.notify_all()
         self._thread.join()
+        self._checker.shutdown()
 
     def _write_all(self) -> None:
         while True:
@@ -220,19 +236,19 @@ class DiskStore:
 
     def _write(self, address: Address, cls: int, data: bytes) -> None:
         path = self._path(address.key, cls)
-        head, crc = self._head(address, cls), zlib.crc32(data).to_bytes(_CRC, "little")
+        head, tail = self._head(address, cls), _TAIL.pack(len(data), zlib.crc32(data))
         part = path.with_name(f"{path.name}.{os.getpid()}-{id(self):x}.part")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
-                for piece in (head, data, crc):
+                for piece in (head, data, tail):
                     if file.write(piece) != len(piece):
                         raise OSError(f"{part}: the disk took less than was written")
             os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        self._total += len(head) + len(data) + _CRC
+        self._total += len(head) + len(data) + len(tail)
         self.stats.written_pages += 1
         self.stats.written_bytes += len(data)
 
