@@ -24,6 +24,7 @@
 #endif
 
 #define EL_MATMUL 1
+#include "pack_rows.h"
 #include "simd_x86.h"
 
 #include "../kernels.h"
@@ -355,26 +356,6 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
 
 /* ---- pack ------------------------------------------------------------------------------------------------------- */
 
-/* A cursor over the same block of 16 rows; missing rows stay on a block of zeros. */
-typedef struct el_pack_rows {
-    const uint8_t *p[EL_TILE_ROWS];
-    size_t step[EL_TILE_ROWS];
-} el_pack_rows;
-
-static const uint8_t el_zero_block[256] = {0}; /* at least the largest row_bytes, and 64 for F16 and F32 */
-
-static inline void el_pack_begin(el_pack_rows *r, const void *rows, size_t row_stride, int32_t n_rows,
-                                 size_t row_bytes) {
-    for (int32_t i = 0; i < EL_TILE_ROWS; i++) {
-        r->p[i] = i < n_rows ? (const uint8_t *)rows + (size_t)i * row_stride : el_zero_block;
-        r->step[i] = i < n_rows ? row_bytes : 0;
-    }
-}
-
-EL_INLINE void el_pack_next(el_pack_rows *r) {
-    for (int32_t i = 0; i < EL_TILE_ROWS; i++) r->p[i] += r->step[i];
-}
-
 EL_INLINE __m256i el_load_pair(const uint8_t *low, const uint8_t *high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)),
                                    _mm_loadu_si128((const __m128i *)high), 1);
@@ -402,9 +383,6 @@ EL_INLINE void el_transpose_store(const el_pack_rows *r, size_t offset, uint8_t 
         for (int32_t i = 0; i < 4; i++) el_store(to + 64 * i + 32 * half, t[i]);
     }
 }
-
-/* Clear what follows the `used` bytes of a panel up to its end, a multiple of 64. */
-EL_INLINE void el_pack_end(void *panel, size_t used) { memset((char *)panel + used, 0, (0 - used) & 63); }
 
 EL_INLINE __m128i el_load_dword(const uint8_t *p) {
     int32_t v;

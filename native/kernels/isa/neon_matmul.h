@@ -458,6 +458,7 @@ void el_neon_matmul_legacy(el_kernels *table);
 void el_neon_matmul_kquants(el_kernels *table);
 void el_neon_matmul_float(el_kernels *table);
 void el_neon_matmul_quantize(el_kernels *table);
+void el_neon_matmul_pack(el_kernels *table);
 void el_neon_dotprod_matmul_legacy(el_kernels *table);
 void el_neon_dotprod_matmul_kquants(el_kernels *table);
 void el_neon_i8mm_matmul_legacy(el_kernels *table);
