@@ -1,9 +1,9 @@
 """Wheels for every platform from one machine: `make wheels`, or python scripts/wheels.py [--quick] [PLATFORM ...].
 
 The library is compiled by clang as the package `ziglang` brings it, with the headers and C libraries of every target;
-each is a build folder of its own, build/cross/<platform>. --quick optimises less and compiles in a third of the time,
-into build/cross-quick: the same bits, for tests. The Python part is the same everywhere: it is built once, as
-the wheel `py3-none-any`, and each platform's wheel is that one with its library added.
+each is a build folder of its own, build/cross/<platform>, two at a time: linking uses one core. --quick is for tests:
+into build/cross-quick, and optimised, a little, only where they run kernels: the same bits. The Python part is the same
+everywhere: it is built once, as the wheel `py3-none-any`, and each platform's wheel is that one with its library added.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ MAX_WHEEL_BYTES = 8_000_000
 class Platform:
     """tags: the wheel's, without `py3-none-`. target: Zig's. system, processor: CMake's. imports: what the library may
     need, in lower case; a `*` at the end stands for anything. static: link test programs so, which then run under qemu
-    without a system of that processor."""
+    without a system of that processor. emulated: tests run its kernels, so that optimising pays with --quick too."""
 
     name: str
     tags: str
@@ -37,6 +38,7 @@ class Platform:
     library: str
     imports: tuple[str, ...]
     static: bool = False
+    emulated: bool = False
 
 
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-*")
@@ -52,13 +54,13 @@ PLATFORMS = (
     Platform("musl-x86_64", "musllinux_1_2_x86_64", "x86_64-linux-musl",
              "Linux", "x86_64", "libedgellm.so", MUSL, static=True),
     Platform("musl-aarch64", "musllinux_1_2_aarch64", "aarch64-linux-musl",
-             "Linux", "aarch64", "libedgellm.so", MUSL, static=True),
+             "Linux", "aarch64", "libedgellm.so", MUSL, static=True, emulated=True),
     Platform("macos-x86_64", "macosx_11_0_x86_64", "x86_64-macos.11.0",
              "Darwin", "x86_64", "libedgellm.dylib", MACOS),
     Platform("macos-arm64", "macosx_11_0_arm64", "aarch64-macos.11.0",
              "Darwin", "arm64", "libedgellm.dylib", MACOS),
     Platform("windows-x86_64", "win_amd64", "x86_64-windows-gnu",
-             "Windows", "x86_64", "libedgellm.dll", WINDOWS),
+             "Windows", "x86_64", "libedgellm.dll", WINDOWS, emulated=True),
     Platform("windows-arm64", "win_arm64", "aarch64-windows-gnu",
              "Windows", "aarch64", "libedgellm.dll", WINDOWS),
 )  # fmt: skip
@@ -95,12 +97,14 @@ def library_of(platform: Platform, quick: bool = False) -> Path:
 def compile_library(platform: Platform, targets: tuple[str, ...] = ("edgellm",), quick: bool = False) -> None:
     """Bring the targets of a platform up to date, every warning an error."""
     folder = folder_of(platform, quick)
-    flags = "-O1 -DNDEBUG -fno-sanitize=undefined" if quick else "-O3 -DNDEBUG"
+    level = "3" if not quick else "1" if platform.emulated else "0"
     run(
         "cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, f"-DCMAKE_C_COMPILER={zig()};cc",
         f"-DCMAKE_C_COMPILER_TARGET={platform.target}", f"-DCMAKE_SYSTEM_NAME={platform.system}",
         f"-DCMAKE_SYSTEM_PROCESSOR={platform.processor}", "-DCMAKE_BUILD_TYPE=Release",
-        f"-DCMAKE_C_FLAGS_RELEASE={flags}", "-DEDGELLM_WERROR=ON",
+        f"-DCMAKE_C_FLAGS_RELEASE=-O{level} -DNDEBUG -fno-sanitize=undefined", "-DEDGELLM_WERROR=ON",
+        # CMake's questions are compiled but not linked: Zig would build a C library for them alone, for a minute.
+        "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
         "-DEDGELLM_BUILD_TESTS=ON", "-DCMAKE_SHARED_LINKER_FLAGS=-s",
         f"-DCMAKE_EXE_LINKER_FLAGS={'-static' if platform.static else ''}",
         "-DCMAKE_INSTALL_NAME_TOOL=cmake",  # Apple's; CMake asks for it, but nothing is installed
@@ -165,17 +169,21 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no platform {unknown[0]!r}; there are: {', '.join(p.name for p in PLATFORMS)}", file=sys.stderr)
         return 2
+    chosen = [p for p in PLATFORMS if not names or p.name in names]
     shutil.rmtree(DIST, ignore_errors=True)
-    pure = build_any()
-    if not names:
-        sdist = build_sdist()
-        print(f"{sdist.name}  {sdist.stat().st_size / 1e6:.2f} MB")
-    print(f"{pure.name}  {pure.stat().st_size / 1e6:.2f} MB  no library", flush=True)
+    with ThreadPoolExecutor(2) as pool:
+        building = pool.submit(build_any)
+        packing = None if names else pool.submit(build_sdist)
+        compiling = [pool.submit(compile_library, p, quick=quick) for p in reversed(chosen)]  # Windows takes longest
+        pure = building.result()
+        print(f"{pure.name}  {pure.stat().st_size / 1e6:.2f} MB  no library", flush=True)
+        if packing:
+            sdist = packing.result()
+            print(f"{sdist.name}  {sdist.stat().st_size / 1e6:.2f} MB", flush=True)
+        for work in compiling:
+            work.result()
     failed = 0
-    for platform in PLATFORMS:
-        if names and platform.name not in names:
-            continue
-        compile_library(platform, quick=quick)
+    for platform in chosen:
         library = library_of(platform, quick)
         wheel = add_library(pure, platform, library)
         size = wheel.stat().st_size

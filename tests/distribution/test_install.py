@@ -16,10 +16,10 @@ from distribution.conftest import lacking
 BIN = "Scripts" if os.name == "nt" else "bin"
 
 
-def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*command: object, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """A program with nothing but `variables` in its environment."""
     argv = [str(c) for c in command]
-    return subprocess.run(argv, capture_output=True, text=True, env=variables, timeout=300, cwd="/")
+    return subprocess.run(argv, input=stdin, capture_output=True, text=True, env=variables, timeout=300, cwd="/")
 
 
 def install(venv: Path, wheel: Path) -> None:
@@ -58,8 +58,8 @@ def test_the_installed_wheel_answers_and_leaves_nothing(here: Path, tmp_path: Pa
     before = files(venv)
     install(venv, here)
     answer = run(
-        venv / BIN / "edgellm", "run", smollm2_path, "Name three colors.", "--temp", "0", "-n", "24",
-        PATH=str(venv / BIN), HOME=str(tmp_path / "home"),
+        venv / BIN / "edgellm", "chat", smollm2_path, "--temp", "0", "-n", "24",
+        stdin="Name three colors.\n", PATH=str(venv / BIN), HOME=str(tmp_path / "home"),
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     assert "blue" in answer.stdout.lower()
