@@ -34,7 +34,7 @@ MIN_PYTHON = (3, 10)
 MIN_CMAKE = (3, 20)
 TEST_MODELS = ("smollm2:135m", "gemma3:270m-base")
 NINJA_PROGRESS = re.compile(r"\[\d+/\d+\] ")
-FIRST_HALF = ("invariance", "kernels", "native", "parity", "real", "terminal")
+FIRST_HALF = ("compat", "invariance", "kernels", "native", "parity", "real", "serving", "terminal")
 """Folders of tests/ that take as long as all others together."""
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 WHEEL_TOOLS = ("ziglang==0.17.1", "build>=1.2")
