@@ -106,7 +106,7 @@ def compile_library(platform: Platform, targets: tuple[str, ...] = ("edgellm",),
         # CMake's questions are compiled but not linked: Zig would build a C library for them alone, for a minute.
         "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
         "-DEDGELLM_BUILD_TESTS=ON", "-DCMAKE_SHARED_LINKER_FLAGS=-s",
-        f"-DCMAKE_EXE_LINKER_FLAGS={'-static' if platform.static else ''}",
+        f"-DCMAKE_EXE_LINKER_FLAGS=-s{' -static' if platform.static else ''}",  # stripped or not: two C libraries
         "-DCMAKE_INSTALL_NAME_TOOL=cmake",  # Apple's; CMake asks for it, but nothing is installed
     )  # fmt: skip
     run("cmake", "--build", folder, "--target", *targets)
