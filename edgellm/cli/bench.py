@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         OpenOptions(
             n_ctx=max([c.n_ctx for c in cases], default=None),
             draft=args.spec if args.spec in (None, PROMPT) else str(resolve(args.spec).path),
-            prefix_cache=False,  # every run computes its prompt
+            prefix_cache=True,  # for what is already in the context; else every run has a salt of its own
             n_threads=args.threads,
             k_type=args.cache_type_k,
             v_type=args.cache_type_v,
@@ -152,14 +152,17 @@ def _check_room(loaded: Loaded, case: Case) -> None:
             raise CapacityError(f"{case.name}: memory holds {n} pages of KV cache, {need} are needed; ask for less")
 
 
-def _seconds(loaded: Loaded, case: Case) -> tuple[float, int]:
-    """(time, tokens) of the measured part of one run: the prompt after `depth`, or what is generated once every
-    sequence has its first token."""
+def _seconds(loaded: Loaded, case: Case, salt: str) -> tuple[float, int]:
+    """(time, tokens) of the measured part of one run: a prompt, of which the cache has what another run of this salt
+    has computed, or what is generated once every sequence has its first token."""
     params = SamplingParams(temperature=0.0, max_tokens=max(1, case.n_gen + 1)).resolved({})
     step = 7919  # a prime: consecutive tokens differ and stay inside any vocabulary
     prompts = [[(s + i * step) % loaded.plan.n_vocab for i in range(case.length)] for s in range(case.n_seqs)]
     events: SimpleQueue[Event] = SimpleQueue()  # one for all: the order of arrival counts
-    requests = [Request(prompt, params, seed=0, stream=case.n_seqs > 1, events=events) for prompt in prompts]
+    requests = [
+        Request(prompt, params, seed=0, stream=case.n_seqs > 1, events=events, salt=f"{salt}.{s}")
+        for s, prompt in enumerate(prompts)
+    ]
     for request in requests:
         loaded.engine.submit(request)
     ended = arrived = at_start = 0
@@ -179,17 +182,18 @@ def _seconds(loaded: Loaded, case: Case) -> tuple[float, int]:
     (only,) = requests
     if case.n_gen:
         return only.finished - only.first_token, case.n_gen
-    return only.first_token - only.started, case.n_prompt
+    return only.first_token - only.started, len(only.prompt) - only.cached_tokens
 
 
 def _result(loaded: Loaded, case: Case, repetitions: int, n_batch: int) -> dict[str, object]:
     base = Case("", 0, 0, case.depth, 1)
-    _seconds(loaded, Case("", min(case.n_prompt, 64), min(case.n_gen, 8), 0, case.n_seqs))  # warm up
+    _seconds(loaded, Case("", min(case.n_prompt, 64), min(case.n_gen, 8), 0, case.n_seqs), "warm up")
     rates = []
-    for _ in range(repetitions):
-        seconds, tokens = _seconds(loaded, case)
+    for i in range(repetitions):
+        salt = f"{case.name} {i}"
         if case.n_prompt and case.depth:
-            seconds -= _seconds(loaded, base)[0]
+            _seconds(loaded, base, salt)
+        seconds, tokens = _seconds(loaded, case, salt)
         rates.append(tokens / max(seconds, 1e-9))
     rate = statistics.median(rates)
     passes = rate / case.n_seqs if case.n_gen else rate / case.n_prompt * -(-case.n_prompt // n_batch)

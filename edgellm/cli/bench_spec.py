@@ -22,13 +22,19 @@ heights and the cost of repairs. His granddaughter copied the ledger by lampligh
 of herons, willows and the broken bridge. Later an engineer from Graz compared those numbers with
 rainfall tables and found two storms that nobody had recorded. The town council paid for stone
 walls, a siren on the chapel roof, and eleven benches facing the water. Today the ledger lies in a
-glass case beside a brass gauge, and school classes come on Thursdays to read it aloud.
+glass case beside a brass gauge, and school classes come on Thursdays to read it aloud. One winter
+a girl called Mirela noticed that three pages had been cut out with a very sharp knife. She asked
+the baker, whose cousin had kept the keys, and he remembered a visitor with a green umbrella who
+paid for coffee in foreign coins. Letters went to archives in Trieste and Lyon; one came back with
+a pressed fern and a photograph of the missing entries. They described an August without rain, when
+the mill stood still and people carried buckets from a spring under the cemetery wall. Nobody knows
+why the stranger took them, yet the copies now hang, framed in walnut, above the brass gauge.
 """
 PROMPTS = {
-    "copy": f"{TEXT}\nOnce more, the same text word for word:\n\n{TEXT}\nOnce more, the same text word for word:\n\n",
+    "copy": f"{TEXT}\n{TEXT}\n{TEXT[:60]}",
     "new": "Once upon a time there lived, in a small house at the edge of a forest, an old clockmaker who",
 }
-"""An answer that repeats its prompt, and one that has nothing to repeat."""
+"""An answer that goes on copying a text of some 300 tokens, and one that has nothing to repeat."""
 
 
 def measure(loaded: Loaded, n_gen: int, repetitions: int) -> list[dict[str, Any]]:

@@ -13,40 +13,66 @@ LONGEST_SECONDS = 0.1
 LEAST, FIRST = 1, 32
 """Tokens of prompts that a step takes in any case, and before anything was measured."""
 
-KEEP = 0.8
-"""Weight of what was known before, against a new measurement."""
+KEEP, KEEP_LESS = 0.8, 0.5
+"""Weight of what was known before, against a new measurement; against a lower one, of a step in which sequences only
+decode: what disturbs a measurement makes it longer."""
+
+REFRESH = 32
+"""After so many steps with prompts one goes without: what decoding alone takes is not to be seen in the others."""
+
+OTHER = 1.25
+"""How many times more or fewer sequences decode where what was measured tells nothing any more."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds of a step in which sequences only decode, and of a token of a prompt beside them; 0.0: not yet known."""
+    """Seconds of a step in which sequences only decode, and of a token of a prompt beside them; 0.0: not yet known.
+
+    n_decode: how many sequences decode in such a step. n_since: steps with prompts beside them since it was measured.
+    is_stale: `decode` is still that of another number of sequences.
+    """
 
     decode: float = 0.0
     token: float = 0.0
+    n_decode: int = 1
+    n_since: int = 0
+    is_stale: bool = False
 
     def note(self, n_decode: int, n_prefill: int, seconds: float) -> None:
         """A step with so many sequences that decoded and tokens of prompts took so long."""
         if not n_prefill:
-            self.decode = _mean(self.decode, seconds)
+            known = 0.0 if self.is_stale or self._is_other(n_decode) else self.decode
+            self.decode = _mean(known, seconds, KEEP if seconds > known else KEEP_LESS)
+            self.n_decode, self.n_since, self.is_stale = n_decode, 0, False
         elif n_decode:
-            self.token = _mean(self.token, max(0.0, seconds - self.decode) / n_prefill)
+            self.n_since += 1
+            self.token = _mean(self.token, max(0.0, seconds - self.decode) / n_prefill, KEEP)
         elif not self.token:
             self.token = seconds / n_prefill
 
     def prefill(self, most: int, n_decode: int = 1, n_waiting: int = 1) -> int:
         """Tokens of prompts for the next step, if sequences decode in it; at most `most`.
 
-        Where more sequences wait for their first token than decode, they get more of the step's time, in proportion, up
-        to LONGEST_SECONDS: else a step for a few would keep many waiting.
+        0, never twice running, where it is time to see how long decoding alone takes. Where more sequences wait for
+        their first token than decode, they get more of the step's time, in proportion, up to LONGEST_SECONDS: else a
+        step for a few would keep many waiting.
         """
         if not self.decode or not self.token:
             return min(most, FIRST)
+        other = self._is_other(n_decode)
+        if n_decode and self.n_since and (other or self.n_since >= REFRESH):
+            self.n_decode, self.n_since, self.is_stale = n_decode, 0, other or self.is_stale
+            return 0
         seconds = (LONGEST - 1) * self.decode
         share = n_waiting / max(n_decode, 1)
         if share > 1:
             seconds = max(seconds, min(share * seconds, LONGEST_SECONDS - self.decode))
         return min(most, max(LEAST, int(seconds / self.token)))
 
+    def _is_other(self, n_decode: int) -> bool:
+        few, many = sorted((n_decode, self.n_decode))
+        return many > OTHER * few
 
-def _mean(known: float, new: float) -> float:
-    return new if not known else KEEP * known + (1 - KEEP) * new
+
+def _mean(known: float, new: float, keep: float) -> float:
+    return new if not known else keep * known + (1 - keep) * new

@@ -28,12 +28,12 @@ WORTH_WAITING = 16
 
 
 class Budget(NamedTuple):
-    """Most tokens, sequences and output rows of one step; tokens of prompts where other sequences decode (0: any)."""
+    """Most tokens, sequences and output rows of one step; tokens of prompts beside those that decode (None: any)."""
 
     tokens: int
     seqs: int
     rows: int
-    prefill: int = 0
+    prefill: int | None = None
 
 
 class Piece(NamedTuple):
@@ -113,7 +113,7 @@ def schedule(state: State, budget: Budget) -> list[Piece]:
         ):
             pieces.append(Piece(seq, n_cached, 1, 1))
     tokens = budget.tokens - len(pieces)
-    if pieces and budget.prefill:
+    if pieces and budget.prefill is not None:
         tokens = min(tokens, budget.prefill)
     left = Budget(tokens, budget.seqs, budget.rows - len(pieces))
     claims: set[tuple[object, ...]] = set()

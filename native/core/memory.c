@@ -147,7 +147,8 @@ int32_t el_memory_new(el_engine *e, el_error *err) {
                  ~(size_t)4095; /* at most 64 classes of 2^46 bytes */
     }
     if (bytes == 0) return EL_OK;
-    e->caches = el_os_reserve(bytes, 0);
+    /* On huge pages: attention reads a few KB here and there, and would wait for a page table each time. */
+    e->caches = el_os_reserve(bytes, 1);
     if (!e->caches) return el_fail(err, EL_E_MEMORY, "out of memory: %zu bytes for the caches", bytes);
     e->cache_bytes = bytes;
     char *at = e->caches;

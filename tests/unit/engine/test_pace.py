@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edgellm.engine.pace import FIRST, LEAST, LONGEST, Pace
+from itertools import pairwise
+
+from edgellm.engine.pace import FIRST, LEAST, LONGEST, REFRESH, Pace
 
 
 def test_before_anything_was_measured() -> None:
@@ -17,10 +19,11 @@ def test_a_step_with_prompts_is_so_many_times_one_without() -> None:
     for _ in range(20):
         pace.note(3, 0, 5e-3)
     for _ in range(60):
-        n = pace.prefill(512)
+        n = pace.prefill(512, n_decode=3)
         pace.note(3, n, 5e-3 + n * 0.1e-3)
+    n = n or pace.prefill(512, n_decode=3)
     assert 1.9 < (5e-3 + n * 0.1e-3) / 5e-3 <= LONGEST
-    assert pace.prefill(20) == 20
+    assert pace.prefill(20, n_decode=3) == 20
 
 
 def test_prompts_go_on_where_each_token_costs_a_step() -> None:
@@ -46,3 +49,38 @@ def test_where_many_wait_they_get_more_of_a_step() -> None:
     assert abs(pace.prefill(4096, n_decode=4, n_waiting=16) - 4 * alone) <= 4
     assert pace.prefill(4096, n_decode=1, n_waiting=1000) == 950  # 0.1 s, less the decode step
     assert Pace(decode=0.2, token=1e-3).prefill(4096, n_decode=1, n_waiting=1000) == 250
+
+
+def test_now_and_then_a_step_goes_without_prompts_and_never_two() -> None:
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    taken = []
+    for _ in range(3 * REFRESH):
+        taken.append(pace.prefill(512))
+        pace.note(1, taken[-1], 5e-3 + taken[-1] * 0.1e-3)
+    assert taken.count(0) == 2
+    assert all(a or b for a, b in pairwise(taken))
+
+
+def test_more_sequences_that_decode_are_measured_anew() -> None:
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    pace.note(1, 50, 10e-3)
+    assert pace.prefill(512, n_decode=4) == 0
+    pace.note(4, 0, 9e-3)
+    assert pace.decode == 9e-3
+    assert abs(pace.prefill(512, n_decode=4) - int((LONGEST - 1) * 9e-3 / 0.1e-3)) <= 1
+
+
+def test_where_steps_without_prompts_are_never_seen_prompts_go_on() -> None:
+    """As with guesses, whose steps are not noted."""
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    taken = [(pace.note(1, 10, 6e-3), pace.prefill(512, n_decode=30))[1] for _ in range(200)]
+    assert taken.count(0) <= 7
+    assert all(a or b for a, b in pairwise(taken))
+
+
+def test_a_disturbed_step_raises_the_time_of_decoding_little() -> None:
+    pace = Pace(decode=5e-3, token=0.1e-3)
+    pace.note(1, 0, 50e-3)
+    for _ in range(5):
+        pace.note(1, 0, 5e-3)
+    assert pace.decode < 5.5e-3
