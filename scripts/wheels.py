@@ -27,8 +27,8 @@ MAX_WHEEL_BYTES = 8_000_000
 @dataclass(frozen=True)
 class Platform:
     """tags: the wheel's, without `py3-none-`. target: Zig's. system, processor: CMake's. imports: what the library may
-    need, in lower case; a `*` at the end stands for anything. static: link test programs so, which then run under qemu
-    without a system of that processor. emulated: tests run its kernels, so that optimising pays with --quick too."""
+    need, in lower case; a `*` at the end stands for anything. static: link test programs so, which then run without a
+    system of that kind, under qemu too. tested: tests run its kernels, so that optimising pays with --quick too."""
 
     name: str
     tags: str
@@ -38,7 +38,7 @@ class Platform:
     library: str
     imports: tuple[str, ...]
     static: bool = False
-    emulated: bool = False
+    tested: bool = False
 
 
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-*")
@@ -52,15 +52,15 @@ PLATFORMS = (
     Platform("linux-aarch64", "manylinux_2_17_aarch64.manylinux2014_aarch64", "aarch64-linux-gnu.2.17",
              "Linux", "aarch64", "libedgellm.so", GLIBC),
     Platform("musl-x86_64", "musllinux_1_2_x86_64", "x86_64-linux-musl",
-             "Linux", "x86_64", "libedgellm.so", MUSL, static=True),
+             "Linux", "x86_64", "libedgellm.so", MUSL, static=True, tested=True),
     Platform("musl-aarch64", "musllinux_1_2_aarch64", "aarch64-linux-musl",
-             "Linux", "aarch64", "libedgellm.so", MUSL, static=True, emulated=True),
+             "Linux", "aarch64", "libedgellm.so", MUSL, static=True, tested=True),
     Platform("macos-x86_64", "macosx_11_0_x86_64", "x86_64-macos.11.0",
              "Darwin", "x86_64", "libedgellm.dylib", MACOS),
     Platform("macos-arm64", "macosx_11_0_arm64", "aarch64-macos.11.0",
              "Darwin", "arm64", "libedgellm.dylib", MACOS),
     Platform("windows-x86_64", "win_amd64", "x86_64-windows-gnu",
-             "Windows", "x86_64", "libedgellm.dll", WINDOWS, emulated=True),
+             "Windows", "x86_64", "libedgellm.dll", WINDOWS, tested=True),
     Platform("windows-arm64", "win_arm64", "aarch64-windows-gnu",
              "Windows", "aarch64", "libedgellm.dll", WINDOWS),
 )  # fmt: skip
@@ -97,7 +97,7 @@ def library_of(platform: Platform, quick: bool = False) -> Path:
 def compile_library(platform: Platform, targets: tuple[str, ...] = ("edgellm",), quick: bool = False) -> None:
     """Bring the targets of a platform up to date, every warning an error."""
     folder = folder_of(platform, quick)
-    level = "3" if not quick else "1" if platform.emulated else "0"
+    level = "3" if not quick else "1" if platform.tested else "0"
     run(
         "cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, f"-DCMAKE_C_COMPILER={zig()};cc",
         f"-DCMAKE_C_COMPILER_TARGET={platform.target}", f"-DCMAKE_SYSTEM_NAME={platform.system}",

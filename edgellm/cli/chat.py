@@ -7,7 +7,9 @@ is a message, too. With --url the model is that of a running server, which any O
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from edgellm.cli import options, sampling
@@ -58,6 +60,8 @@ def run_here(args: argparse.Namespace) -> int:
     params, system = sampling.from_arguments(args), options.system_prompt(args)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None
+    if typed and not args.simple_io:  # beside the weights, which are repacked without Python
+        threading.Thread(target=importlib.import_module, args=("edgellm.cli.history",), daemon=True).start()
 
     def opener(model: str, **changed: Any) -> LLM:
         return options.open_llm(argparse.Namespace(**{**vars(args), "model": model, **changed}))

@@ -1,4 +1,4 @@
-"""The libraries of other processors and systems, run: under qemu (AArch64) and under Wine (Windows).
+"""The libraries of other processors and systems, run: under qemu (AArch64), under Wine (Windows), and musl's as it is.
 
 Bits are those of this machine: kernel_check prints the digest of a sample that test_neon.py pins, the C example the
 tokens that Python chooses.
@@ -7,6 +7,7 @@ tokens that Python chooses.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -46,6 +47,18 @@ def windows(cross: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 
 def digests(output: str) -> dict[str, str]:
     return dict(re.findall(r"^digest (\S+) (\w+)\s*$", output, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_kernels_and_steps_with_musl(cross: Callable[..., Path]) -> None:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        lacking("this machine runs no programs for Linux on x86-64")
+    folder = cross("musl-x86_64", "kernel_check", "step_check") / "tests"
+    best = re.findall(r"^(\S+) available", check(folder / "kernel_check", "--list", cwd=folder), re.MULTILINE)[-1]
+    output = check(folder / "kernel_check", "--digest", "--level", best, *EVERY, cwd=folder)
+    assert digests(output) == {best: SAMPLE_DIGEST}
+    for part in STEP_CHECKS:
+        assert check(folder / "step_check", part, cwd=folder).endswith("ok\n")
 
 
 @pytest.mark.slow
