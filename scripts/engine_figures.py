@@ -1,7 +1,7 @@
 """Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
 many users at once get the answers of one, forks those of a prompt, and sessions those from before a restart.
 
-python scripts/engine_figures.py MODEL gap turns memory soak users disk forks [--requests N] [--users N] [--tokens N]
+python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N] [--tokens N]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import edgellm
 from edgellm.backends.base import page_bytes
 from edgellm.core.kv import KV_FORMATS
 from edgellm.core.types import PAGE_TOKENS
-from edgellm.engine import scheduler
+from edgellm.engine import calls, scheduler
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
 
@@ -345,10 +345,33 @@ def forks(model: str) -> None:
     )
 
 
+def idle(model: str) -> None:
+    """Memory that the cache has grown to, and what is left of it once the engine has been idle."""
+    process, waits = psutil.Process(), calls.IDLE
+    calls.IDLE = ((0.2, False), (0.2, True))
+    try:
+        with edgellm.LLM(model, n_ctx=4096, max_seqs=2) as llm:
+            llm.generate(words(600, 1, llm.info.n_vocab), max_tokens=1)
+            time.sleep(1.0)
+            before = process.memory_info().rss
+            llm.generate(words(3900, 2, llm.info.n_vocab), max_tokens=1)
+            full = process.memory_info().rss
+            time.sleep(1.0)
+            after = process.memory_info().rss
+    finally:
+        calls.IDLE = waits
+    print(
+        f"idle: {before / 2**20:.1f} MiB, {full / 2**20:.1f} with 3,900 tokens in the cache, {after / 2**20:.1f} after "
+        f"{sum(s for s, _ in waits):.0f} idle seconds (shortened here)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model")
-    parser.add_argument("parts", nargs="+", choices=["gap", "turns", "memory", "soak", "users", "disk", "forks"])
+    parser.add_argument(
+        "parts", nargs="+", choices=["gap", "turns", "memory", "soak", "users", "disk", "forks", "idle"]
+    )
     parser.add_argument("--requests", type=int, default=10000, help="of soak")
     parser.add_argument("--users", type=int, default=50, help="of users")
     parser.add_argument("--tokens", type=int, default=20000, help="of disk's prompt")

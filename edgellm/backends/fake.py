@@ -172,6 +172,10 @@ class FakeExecutable:
         store.tokens[page] = np.frombuffer(data[:n], np.int32)
         store.chains[page] = np.frombuffer(data[n:], np.uint64)
 
+    def release_pages(self, cls: int, pages: list[int]) -> None:
+        """Forget what is in pages of class `cls`."""
+        self._stores[cls].tokens[pages] = -1
+
     def close(self) -> None:
         """Idempotent."""
         self._open = False

@@ -33,6 +33,9 @@ _OF_SERVER = {
     "backend": "auto",
     "isa": None,
     "no_strict": False,
+    "draft": None,
+    "prefix_cache_dir": None,
+    "prefix_cache_size": 10.0,
 }
 """Options that a running server has decided, and their defaults."""
 

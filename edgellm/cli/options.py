@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from edgellm.cli import drafts
 from edgellm.cli.progress import Bars
 from edgellm.core.errors import ConfigError
 from edgellm.core.kv import KV_NAMES
@@ -79,6 +80,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-c", "--ctx-size", type=int, metavar="N", help="context in tokens (0, default: the model's)")
     add_compute(group)
     group.add_argument("--no-strict", action="store_true", help="open files with unknown metadata, with a warning")
+    drafts.add_drafts(group)
+    drafts.add_lengths(group)
+    drafts.add_prefix_cache(group)
 
 
 def add_display(parser: argparse.ArgumentParser) -> None:
@@ -147,11 +151,15 @@ def find(args: argparse.Namespace) -> ResolvedModel:
 
 def open_llm(args: argparse.Namespace) -> LLM:
     """Find and open the model; the caller closes it."""
+    from edgellm import hub
+    from edgellm.engine.loader import PROMPT
     from edgellm.llm import LLM
 
     gc.unfreeze()  # what an earlier model left may go now
-    path = find(args).path
+    path, draft = find(args).path, args.draft
     with Bars() as bars:
+        if draft not in (None, PROMPT):
+            draft = hub.resolve(draft, offline=args.offline, progress=bars.download).path
         llm = LLM(
             path,
             n_ctx=args.ctx_size or None,
@@ -162,7 +170,9 @@ def open_llm(args: argparse.Namespace) -> LLM:
             isa=args.isa,
             strict=not args.no_strict,
             n_batch=ubatch(args),
+            draft=draft,
             progress=bars.load,
+            **drafts.prefix_cache(args),
         )
     # What a model is made of stays, half a million objects: looking through them takes longer than some answers.
     gc.freeze()

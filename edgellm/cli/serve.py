@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from edgellm.cli import sampling
+from edgellm.cli import drafts, sampling
 from edgellm.cli.options import add_cache_types, find, hugging_face, read_text, ubatch
 from edgellm.cli.progress import Bars
 from edgellm.core import env, log
@@ -129,13 +129,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", default="auto", choices=["auto", "native", "reference"], help="what computes")
     group.add_argument("--isa", metavar="LEVEL", help="instruction set level (see `edgellm doctor`)")
     group.add_argument("--no-strict", action="store_true", help="open files with unknown metadata, with a warning")
-    group.add_argument("--spec-type", dest="draft", type=_draft, metavar="TYPE",
-                       help="ngram: guess what repeats the text so far, verify it together (none)")  # fmt: skip
-    group.add_argument("--spec-default", dest="draft", action="store_const", const="prompt", help="the same as ngram")
-    group.add_argument("-md", "--model-draft", "--spec-draft-model", dest="draft", metavar="MODEL",
-                       help="a smaller model with the same vocabulary guesses, the model verifies")  # fmt: skip
-    group.add_argument("--speculative-config", dest="draft", type=_draft_config, metavar="JSON",
-                       help="vLLM's way to say it")  # fmt: skip
+    drafts.add_drafts(group)
+    drafts.add_prefix_cache(group)
     group.add_argument(
         "--models-max", type=int, default=2, metavar="N", help="models in memory at once, where several are served (2)"
     )
@@ -280,24 +275,6 @@ def _layout(text: str) -> str:
     return text
 
 
-def _draft(text: str) -> str | None:
-    """The `draft` of LLM for llama.cpp's --spec-type."""
-    kinds = [kind for kind in _commas(text) if kind != "none"]
-    if not kinds:
-        return None
-    if not all(kind.startswith("ngram") for kind in kinds):
-        raise argparse.ArgumentTypeError(f"must be none or ngram, found {text!r:.60}: -md names a draft model")
-    return "prompt"
-
-
-def _draft_config(text: str) -> str | None:
-    """The same for vLLM's --speculative-config."""
-    config = _object(text)
-    if config.get("model") and config.get("method", "draft_model") == "draft_model":
-        return str(config["model"])
-    return _draft(str(config.get("method", "none")))
-
-
 def settings_of(args: argparse.Namespace) -> Settings:
     """The server's settings as the command line has them. Raises ConfigError."""
     from edgellm.server.settings import Settings
@@ -408,6 +385,7 @@ def opener(args: argparse.Namespace) -> Callable[[Entry, Callable[[str, float], 
             strict=not args.no_strict,
             n_batch=ubatch(args),
             draft=args.draft,
+            **drafts.prefix_cache(args),
             progress=progress,
         )
         # A model is half a million objects that stay: the collector need not look through them again.

@@ -1,4 +1,4 @@
-"""Asking another thread: a function that runs there, and what it returns or raises here."""
+"""Calls between threads: a function that runs on another one, with what it returns or raises here; waiting for them."""
 
 from __future__ import annotations
 
@@ -40,3 +40,23 @@ def answer_of(
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
+
+
+IDLE = ((5.0, False), (900.0, True))
+"""Seconds without a call after which the memory of free pages is given back, and further ones for cached pages."""
+
+
+def next_call(
+    inbox: SimpleQueue[Callable[[], None]], give_back: Callable[[bool, Callable[[], bool]], None]
+) -> Callable[[], None]:
+    """What arrives next.
+
+    Where that takes long, `give_back` is called meanwhile: with whether it means cached pages too, and with a function
+    that says whether something has arrived.
+    """
+    for seconds, everything in IDLE:
+        try:
+            return inbox.get(timeout=seconds)
+        except Empty:
+            give_back(everything, lambda: not inbox.empty())
+    return inbox.get()

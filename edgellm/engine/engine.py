@@ -15,7 +15,7 @@ from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.books import Course, Load, Stats
-from edgellm.engine.calls import answer_of
+from edgellm.engine.calls import answer_of, next_call
 from edgellm.engine.failures import not_finite, typed
 from edgellm.engine.pace import Pace
 from edgellm.engine.pins import Kept
@@ -264,7 +264,7 @@ class Engine:
         call = None
         if not state.running and not state.waiting:
             self._deliver()
-            call = self._inbox.get()
+            call = next_call(self._inbox, self._tier.give_back)
         begin = time.perf_counter()
         if self._multi is not None:
             self._multi.halt(False)  # before the inbox is looked at: what comes later halts the run

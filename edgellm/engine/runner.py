@@ -53,3 +53,12 @@ class PageStore(Protocol):
     def write_page(self, cls: int, page: int, data: bytes | memoryview) -> None:
         """Set the contents of a page."""
         ...
+
+
+@runtime_checkable
+class PageReturn(Protocol):
+    """A runner that can give the memory of pages back to the system."""
+
+    def release_pages(self, cls: int, pages: list[int]) -> None:
+        """Pages of class `cls`, ascending, whose contents are needed no more, and become undefined."""
+        ...

@@ -10,13 +10,14 @@ wherever it was.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from edgellm.core.errors import ConfigError
 from edgellm.core.record import dataclass
 from edgellm.core.types import NO_PAGE, PAGE_TOKENS
 from edgellm.engine.request import Sequence
-from edgellm.engine.runner import PageStore, Runner
+from edgellm.engine.runner import PageReturn, PageStore, Runner
 from edgellm.engine.scheduler import State
 from edgellm.kvcache.disk import Address, DiskStore, child_key, root_key
 from edgellm.kvcache.prefix import Evicted, Node
@@ -85,6 +86,22 @@ class Tier:
             self._find(self.store)
         if self._now is not None:
             self._advance(self.store, self._now)
+
+    def give_back(self, everything: bool, hurry: Callable[[], bool]) -> None:
+        """Give the memory of free pages back to the system; everything: that of cached ones, too, which are saved."""
+        ledger = self._state.ledger
+        if everything:
+            for item in self._latest(self.store.limit) if self.store is not None else ():
+                if hurry():
+                    return
+                self._save(item, wait=True)
+            ledger.cache.clear()
+        self.work()
+        if isinstance(self._runner, PageReturn):
+            for c, pool in enumerate(ledger.pools):
+                pages = pool.idle_memory()
+                if pages:
+                    self._runner.release_pages(c, pages)
 
     def close(self, save: bool) -> None:
         """save: write what the tree holds, so that a later process finds it. Ends the store."""

@@ -17,6 +17,7 @@ class PagePool:
         self.n_pages = n_pages
         self._free = list(range(n_pages - 1, -1, -1))
         self._refs = [0] * n_pages
+        self._written: set[int] = set()
 
     @property
     def n_free(self) -> int:
@@ -37,6 +38,7 @@ class PagePool:
         if not self._free:
             raise CapacityError(f"all {self.n_pages} pages of the KV cache are in use")
         page = self._free.pop()
+        self._written.discard(page)
         self._refs[page] = 1
         return page
 
@@ -54,7 +56,14 @@ class PagePool:
         if self._refs[page]:
             return False
         self._free.append(page)
+        self._written.add(page)
         return True
+
+    def idle_memory(self) -> list[int]:
+        """Free pages, ascending, that were handed out since this was last called: their memory is in use in vain."""
+        pages = sorted(self._written)
+        self._written.clear()
+        return pages
 
     def check(self) -> None:
         """Raise AssertionError where the books do not balance."""

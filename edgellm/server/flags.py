@@ -85,7 +85,11 @@ ACCEPTED = _rows(
         ("--enable-prompt-tokens-details --enable-request-id-headers", 0, "they are always there"),
         ("--disable-log-stats --disable-fastapi-docs", 0, "there is nothing to switch off"),
         ("--uvicorn-log-level", 1, "EDGELLM_LOG sets the level"),
-        ("--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits", 1, "the length of guesses is found out"),
+        ("--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits --spec-draft-n-max --spec-draft-n-min "
+         "--spec-draft-p-min --spec-draft-p-split --draft-max --draft-min --draft-n --draft-p-min", 1,
+         "how much is guessed is learnt from what it brings"),
+        ("-ngld --gpu-layers-draft -td --threads-draft", 1, "a draft model is computed as the model is"),
+        ("--kv-offloading-size", 1, "the cache is in the memory of the CPU: --prefix-cache-dir keeps it on disk, too"),
     ),
 )  # fmt: skip
 
@@ -122,11 +126,11 @@ REFUSED = _rows(
         ("--adaptive-target --adaptive-decay", 1, f"adaptive sampling is {_LATER}", "-1 -1.0"),
         ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", 1,
          f"constrained answers are {_LATER}"),
-        ("-hfd --hf-repo-draft -ngld --gpu-layers-draft -td --threads-draft "
-         "-ctkd --cache-type-k-draft -ctvd --cache-type-v-draft --spec-draft-n-max --spec-draft-n-min "
-         "--spec-draft-p-min --spec-draft-p-split --draft --draft-max --draft-min --draft-n --draft-p-min "
-         "", 1,
-         _SPECULATIVE, "none"),
+        ("-hfd --hf-repo-draft -ctkd --cache-type-k-draft -ctvd --cache-type-v-draft", 1,
+         "`--draft USER/NAME:QUANT` names a draft model; its cache has the types of the model's"),
+        ("--kv-transfer-config --kv-offloading-backend --hicache-storage-backend --hicache-size --hicache-ratio", 1,
+         "`--prefix-cache-dir DIR` keeps prefixes on disk, `--prefix-cache-size` bounds them"),
+        ("--enable-hierarchical-cache", 0, "`--prefix-cache-dir DIR` keeps prefixes on disk"),
         ("--mtp --eagle3 --dflash", 0, _SPECULATIVE),
         ("--reuse-port", 0, "one server a port: leave it out"),
         ("--path", 1, "the page is built in; --no-ui leaves it out"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgellm.cli import command_parser, serve
+from edgellm.cli import command_parser, drafts, serve
 from edgellm.core.errors import ConfigError
 from edgellm.server.flags import FLAGS
 
@@ -51,6 +51,7 @@ VLLM = """
 --tool-call-parser --reasoning-parser --enable-lora --lora-modules --max-loras --max-lora-rank --speculative-config
 --structured-outputs-config.backend --quantization --dtype --tensor-parallel-size --enable-force-include-usage
 --enable-prompt-tokens-details --enable-request-id-headers --disable-log-stats --otlp-traces-endpoint
+--kv-transfer-config --kv-offloading-size --kv-offloading-backend
 """
 
 
@@ -143,17 +144,32 @@ def test_guessing_from_the_text() -> None:
     assert parsed("m", "--spec-type", "none").draft is None
     for words in (
         ["-md", "small.gguf"],
+        ["--draft", "small.gguf"],
         ["--speculative-config", '{"model": "small.gguf", "num_speculative_tokens": 5}'],
     ):
         assert parsed("m", *words).draft == "small.gguf"
     for words in (
         ["--spec-type", "ngram-simple,ngram-mod"],
         ["--spec-default"],
+        ["--draft", "prompt"],
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'],
     ):
         assert parsed("m", *words).draft == "prompt"
     with pytest.raises(SystemExit):
         parsed("m", "--spec-type", "draft-eagle3")
+    with pytest.raises(SystemExit):
+        parsed("m", "--draft", "16")
+    assert parsed("m", "--draft-max", "16").notes == ["--draft-max: how much is guessed is learnt from what it brings"]
+
+
+def test_prefixes_on_disk() -> None:
+    for words in (
+        ["--prefix-cache-dir", "/a", "--prefix-cache-size", "0.5"],
+        ["--local-disk", "file:///a", "--max-local-disk-size", "0.5"],
+    ):
+        found = drafts.prefix_cache(parsed("m", *words))
+        assert found == {"prefix_cache_dir": "/a", "prefix_cache_size": 1 << 29}
+    assert drafts.prefix_cache(parsed("m"))["prefix_cache_dir"] is None
 
 
 def test_names_of_the_model() -> None:

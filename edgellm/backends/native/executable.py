@@ -134,6 +134,10 @@ class NativeExecutable:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""
         self._engine.copy_page(cls, src, dst)
 
+    def release_pages(self, cls: int, pages: list[int]) -> None:
+        """Give the memory of pages of class `cls`, ascending, back to the system: their contents become undefined."""
+        self._engine.release_pages(cls, np.array(pages, np.int32))
+
     def time_phases(self, on: bool = True) -> NDArray[np.void]:
         """Let steps add what their phases take to the array that this returns (`Engine.time_phases`)."""
         return self._engine.time_phases(on)

@@ -264,3 +264,46 @@ def test_a_file_without_end_is_refused(cli: CLI, tiny: str, monkeypatch: pytest.
     code, out, err = cli("run", tiny, "-f", str(path))
     assert (code, out) == (2, "")
     assert f"{path} has more than 1 million characters" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--draft", "prompt"],
+        ["--draft", "MODEL"],
+        ["-md", "MODEL"],
+        ["--model-draft", "MODEL"],
+        ["--spec-type", "ngram-simple"],
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'],
+        ["--speculative-config", '{"model": "MODEL", "num_speculative_tokens": 4}'],
+        ["--draft", "none"],
+    ],
+    ids=" ".join,
+)
+def test_guessing_changes_nothing(cli: CLI, tiny: str, words: list[str]) -> None:
+    words = [word.replace("MODEL", tiny) for word in words]
+    said = "A tale, a tale, a tale of a tale."
+    assert cli("run", tiny, "Hi", *HELLO, *words, fake=FakeBackend(saying(said))) == (0, said + "\n", "")
+
+
+def test_what_a_draft_is(cli: CLI, tiny: str) -> None:
+    code, out, err = cli("run", tiny, "Hi", "--draft", "16")
+    assert (code, out) == (2, "")
+    assert "names a model, or is prompt, found 16" in err
+    code, _, err = cli("run", tiny, "Hi", "--draft", "no-such-model")
+    assert code == 1
+    assert "no-such-model" in err
+    code, out, err = cli("run", tiny, "Hi", *HELLO, "--draft-max", "8", fake=FakeBackend(saying("Yes.")))
+    assert (code, out) == (0, "Yes.\n")
+    assert err.startswith("edgellm: --draft-max: how much is guessed is learnt")
+
+
+def test_a_prefix_cache_on_disk(cli: CLI, tiny: str, tmp_path: Path) -> None:
+    folder, prompt = tmp_path / "prefixes", "word " * 30
+    for found in (0, 96):
+        options = ["--prefix-cache-dir", str(folder), "--prefix-cache-size", "0.5", "--json", *HELLO]
+        code, out, _ = cli("run", tiny, prompt, *options, fake=FakeBackend(saying("Yes.")))
+        assert code == 0
+        assert json.loads(out)["usage"]["cached_tokens"] == found
+    code, _, err = cli("run", tiny, "Hi", "--prefix-cache-dir", str(folder), "--prefix-cache-size", "0")
+    assert (code, "prefix_cache_size must be" in err) == (1, True)
