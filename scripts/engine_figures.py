@@ -1,7 +1,7 @@
 """Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
 many users at once get the answers of one, forks those of a prompt, and sessions those from before a restart.
 
-python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N] [--tokens N]
+python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N]
 """
 
 from __future__ import annotations

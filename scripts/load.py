@@ -3,6 +3,7 @@
 python scripts/load.py MODEL [--users 50] [--requests 200] [--think 1.0]    continuous batching, in this process
 python scripts/load.py MODEL --static 8                                     our engine, batches that end together
 python scripts/load.py MODEL --url http://127.0.0.1:8080                    llama-server, llama-cpp-python, vLLM, ...
+python scripts/load.py MODEL --transformers                                 transformers' generate(), PyTorch on the CPU
 
 Each user sends a request, reads its stream, thinks for an exponentially distributed time, and sends the next: the
 arrivals of many users are a Poisson process. Prompts begin with one of a few shared system texts; lengths of prompts
@@ -207,6 +208,67 @@ def over_http(url: str, model: str, key: str = "") -> Target:
     return send
 
 
+class NotHere(Exception):
+    """A target cannot be measured on this machine."""
+
+
+def over_transformers(model: str, threads: int | None = None) -> Target:
+    """Hugging Face transformers' generate() on the same file, its weights made float32, one request at a time, as it is
+    used. Raises NotHere without transformers, torch and gguf."""
+    try:
+        import torch
+        import transformers
+    except ImportError as e:
+        raise NotHere(f"{e}: pip install torch transformers gguf") from e
+    from edgellm.hub import resolve
+
+    path = resolve(model).path
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        folder, name = str(path.parent), path.name
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        lm = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name).eval()
+    except (ImportError, ValueError, NotImplementedError) as e:  # no gguf, or an architecture that it cannot read
+        raise NotHere(f"transformers cannot open {path}: {e}") from e
+    turn = asyncio.Lock()
+
+    async def send(job: Job) -> AsyncIterator[Piece]:
+        loop, news = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+        class Streamer:
+            """Told of the prompt, then of each token."""
+
+            n_calls = 0
+
+            def put(self, value: Any) -> None:
+                self.n_calls += 1
+                if self.n_calls > 1:
+                    loop.call_soon_threadsafe(news.put_nowait, 1)
+
+            def end(self) -> None:
+                pass
+
+        async with turn:
+            inputs = tokenizer(job.prompt, return_tensors="pt")
+            torch.manual_seed(job.seed)
+            length = {"max_new_tokens": job.max_tokens, "min_new_tokens": job.max_tokens}
+            work = loop.run_in_executor(
+                None, lambda: lm.generate(**inputs, **length, do_sample=True, streamer=Streamer())
+            )
+            for _ in range(job.max_tokens):
+                got = asyncio.ensure_future(news.get())
+                await asyncio.wait({got, work}, return_when=asyncio.FIRST_COMPLETED)
+                if not got.done() and news.empty():
+                    got.cancel()
+                    break
+                yield await got, None
+            await work
+            yield 0, tokens(int(inputs["input_ids"].shape[1]), 0, job.max_tokens)
+
+    return send
+
+
 # -- the report ----------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +306,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="path or name; with --url what the server calls it")
     parser.add_argument("--url", default="", help="an OpenAI-compatible server, http://host:port")
+    parser.add_argument("--transformers", action="store_true", help="transformers' generate() on the same file")
     parser.add_argument("--key", default="", help="its API key")
     parser.add_argument(
         "--static", type=int, default=0, metavar="N", help="static batches of N instead of continuous ones"
@@ -274,6 +337,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         if args.url:
             target = over_http(args.url, args.model, args.key)
+        elif args.transformers:
+            target = over_transformers(args.model, args.threads)
         else:
             from edgellm import AsyncLLM
 
@@ -289,7 +354,11 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments().parse_args(argv)
-    result = asyncio.run(run(args))
+    try:
+        result = asyncio.run(run(args))
+    except NotHere as e:
+        print(json.dumps({"skipped": str(e)}) if args.json else f"skipped: {e}")
+        return 0
     if args.json:
         print(json.dumps(result))
         return 1 if result["failed"] else 0

@@ -131,7 +131,10 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         warming = threading.Thread(target=_warm, args=(tokenizer, template), name="edgellm-tokenizer", daemon=True)
         warming.start()
         undo.callback(warming.join)
-        executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
+        try:
+            executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
+        except CapacityError as e:
+            raise CapacityError(f"{e}. {_ways_out(file, config, kv_bytes)}") from e
         undo.callback(executable.close)
         info = executable.info
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
@@ -295,6 +298,21 @@ def _sampling_defaults(file: GGUFFile) -> dict[str, float | int]:
         except RequestError as e:
             log.warning("%s: the default in %s is ignored: %s", file.path, key, e)
     return defaults
+
+
+def _ways_out(file: GGUFFile, config: BackendConfig, kv_bytes: int) -> str:
+    """What a model takes, what there is, and what would take less."""
+    weights, there = sum(t.n_bytes for t in file.tensors.values()), system_memory.available()
+    less = [] if config.weights == "mmap" else ['weights="mmap" (runs from the file)']
+    for name, value, least in (
+        ("kv_memory", kv_bytes, 2**24), ("max_seqs", config.max_seqs, 1), ("n_batch", config.max_tokens, 32),
+    ):  # fmt: skip
+        if value > least:
+            less.append(f"{name} below {value}")
+    return (
+        f"{there / 2**20:.0f} MiB are available to this process; the weights are {weights / 2**20:.0f} MiB, and the KV "
+        f"cache may grow to {kv_bytes / 2**20:.0f} MiB. Less is needed with {', '.join(less) or 'a smaller model'}"
+    )
 
 
 def _weights_mode(wanted: str, file: GGUFFile) -> str:

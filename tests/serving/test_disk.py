@@ -206,6 +206,21 @@ def test_what_cannot_be(open_llm: OpenLLM, tmp_path: Path) -> None:
         open_llm(prefix_cache_dir=tmp_path / "file")
 
 
+def test_a_dead_engine_saves_nothing(open_llm: OpenLLM, tmp_path: Path) -> None:
+    """Its pages may be wrong."""
+
+    def on_step(batch: Any) -> None:
+        if len(batch.tokens) == 1:
+            raise MemoryError("out of memory in a step")
+
+    before = threading.enumerate()
+    llm = open_llm(FakeBackend(on_step=on_step), prefix_cache_dir=tmp_path)
+    assert llm.generate(text(100), **GREEDY).finish_reason == "error"
+    llm.close()
+    assert files(tmp_path) == []
+    assert [t.name for t in threading.enumerate() if t not in before] == []
+
+
 @pytest.mark.parametrize("kv_type", ["f16", ("q8_0", "q4_0")], ids=str)
 @pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
 def test_the_bits_of_the_core(golden_case: Golden, name: str, kv_type: str | tuple[str, str], tmp_path: Path) -> None:

@@ -385,6 +385,25 @@ def test_what_would_fit_does_fit(open_llm: OpenLLM) -> None:
     assert open_llm(n_ctx=fits, kv_memory=100_000).info.n_ctx == fits
 
 
+def test_memory_that_ends_at_the_start_is_said_with_what_would_fit(golden_case: Callable[[str], Any]) -> None:
+    """The C core asks for more than a limit on this process's address space allows."""
+    resource = pytest.importorskip("resource", reason="limits of a process are set by the resource module")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, limits[1]))
+    try:
+        with pytest.raises(CapacityError) as caught:
+            LLM(golden_case("llama-dense").path, backend="native", n_ctx=1 << 22, max_seqs=512, kv_memory=1 << 49)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    for words in (
+        r"out of memory: \d+ bytes for the caches",
+        "MiB are available",
+        "kv_memory below",
+        "max_seqs below 512",
+    ):
+        assert re.search(words, str(caught.value)), words
+
+
 def test_a_context_that_memory_limits_is_said_once(open_llm: OpenLLM, caplog: pytest.LogCaptureFixture) -> None:
     llm = open_llm(kv_memory=20_000)
     assert llm.info.n_ctx < 256

@@ -8,8 +8,10 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from serving.tiny import install
 
@@ -98,3 +100,53 @@ def test_goodput_counts_what_kept_both_limits(load: Any) -> None:
     assert got["tokens_per_second"] == 4.5
     assert got["cache_hit_rate"] == 0.5
     assert got["itl_seconds"]["p50"] == pytest.approx(0.01)
+
+
+def test_transformers_are_left_out_with_the_reason(
+    load: Any, tiny_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert load.main([str(tiny_path), *SMALL, "--transformers", "--json"]) == 0
+    assert "pip install torch transformers gguf" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+def test_transformers(
+    load: Any, tiny_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through stand-ins that keep to the interface: a prompt is put, then a token at a time."""
+    asked: list[int] = []
+
+    class Model:
+        def eval(self) -> Model:
+            return self
+
+        def generate(self, input_ids: Any, max_new_tokens: int, min_new_tokens: int, streamer: Any, **_: Any) -> None:
+            assert max_new_tokens == min_new_tokens
+            asked.append(max_new_tokens)
+            streamer.put(input_ids)
+            for i in range(max_new_tokens):
+                streamer.put(i)
+            streamer.end()
+
+    def tokenizer(text: str, return_tensors: str) -> dict[str, Any]:
+        assert return_tensors == "pt"
+        return {"input_ids": np.zeros((1, len(text.split())), np.int64)}
+
+    def opened(what: Any) -> Any:
+        def from_pretrained(folder: str, gguf_file: str, **_: Any) -> Any:
+            assert Path(folder, gguf_file) == tiny_path
+            return what
+
+        return SimpleNamespace(from_pretrained=from_pretrained)
+
+    torch = SimpleNamespace(manual_seed=lambda _: None, set_num_threads=lambda _: None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    transformers = SimpleNamespace(AutoTokenizer=opened(tokenizer), AutoModelForCausalLM=opened(Model()))
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    args = [str(tiny_path), *SMALL, "--transformers"]
+    assert load.main([*args, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    wanted = [job.max_tokens for jobs in load.plan(load.arguments().parse_args(args)) for job in jobs]
+    assert sorted(asked) == sorted(wanted)
+    assert (result["requests"], result["failed"], result["errors"]) == (20, 0, [])
+    assert round(result["tokens_per_second"] * result["seconds"]) == sum(wanted)

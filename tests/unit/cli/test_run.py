@@ -300,7 +300,7 @@ def test_what_a_draft_is(cli: CLI, tiny: str) -> None:
 
 def test_a_prefix_cache_on_disk(cli: CLI, tiny: str, tmp_path: Path) -> None:
     folder, prompt = tmp_path / "prefixes", "word " * 30
-    for found in (0, 96):
+    for found in (0, 64):
         options = ["--prefix-cache-dir", str(folder), "--prefix-cache-size", "0.5", "--json", *HELLO]
         code, out, _ = cli("run", tiny, prompt, *options, fake=FakeBackend(saying("Yes.")))
         assert code == 0
