@@ -306,4 +306,4 @@ def test_a_prefix_cache_on_disk(cli: CLI, tiny: str, tmp_path: Path) -> None:
         assert code == 0
         assert json.loads(out)["usage"]["cached_tokens"] == found
     code, _, err = cli("run", tiny, "Hi", "--prefix-cache-dir", str(folder), "--prefix-cache-size", "0")
-    assert (code, "prefix_cache_size must be" in err) == (1, True)
+    assert (code, "prefix_cache_size must be" in err) == (2, True)
