@@ -127,7 +127,7 @@ class DiskStore:
             waiting = self._waiting.get((address.key, cls))
         if waiting is not None:
             use(waiting[1])
-            return True
+            return self._count(waiting[1])
         path = self._path(address.key, cls)
         try:
             with open(path, "rb", buffering=0) as file:
@@ -154,6 +154,9 @@ class DiskStore:
         if not sound:
             self._discard(path)
             return False
+        return self._count(data)
+
+    def _count(self, data: bytes | memoryview) -> bool:
         self.stats.read_pages += 1
         self.stats.read_bytes += len(data)
         return True

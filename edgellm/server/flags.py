@@ -156,7 +156,8 @@ REFUSED = _rows(
         ("--license", 0, "the licences are in the files LICENSE and models/catalog.toml"),
         ("--completion-bash", 0, "`edgellm completion bash` prints it"),
         ("-p --prompt -f --file -bf --binary-file -sys --system-prompt -sysf --system-prompt-file --in-prefix "
-         "--in-suffix --prompt-cache", 1, _TERMINAL),
+         "--in-suffix", 1, _TERMINAL),
+        ("--prompt-cache", 1, "`--prefix-cache-dir DIR` keeps all prompts on disk"),
         ("-cnv --conversation -no-cnv --no-conversation -st --single-turn -i --interactive -if --interactive-first "
          "-mli --multiline-input -e --escape --no-escape --simple-io --no-display-prompt --show-timings "
          "--prompt-cache-all --prompt-cache-ro --print-token-count --in-prefix-bos", 0, _TERMINAL),
