@@ -1,13 +1,17 @@
 """Load test: simulated users against edgellm in this process, any OpenAI-compatible server, or static batches.
 
 python scripts/load.py MODEL [--users 50] [--requests 200] [--think 1.0]    continuous batching, in this process
-python scripts/load.py MODEL --static 8                                     our engine, batches that end together
+python scripts/load.py MODEL --static 8 [--shrinking]                       our engine, batches that end together
 python scripts/load.py MODEL --url http://127.0.0.1:8080                    llama-server, llama-cpp-python, vLLM, ...
 python scripts/load.py MODEL --transformers                                 transformers' generate(), PyTorch on the CPU
 
 Each user sends a request, reads its stream, thinks for an exponentially distributed time, and sends the next: the
 arrivals of many users are a Poisson process. Prompts begin with one of a few shared system texts; lengths of prompts
 and answers are log-normal. All of it follows from --seed: every target gets the same load. --json prints one object.
+
+A static batch is one as transformers' generate() computes it: rows whose answer is complete are computed on until the
+longest answer of the batch is. With --shrinking they leave, which no program with static batches does: what is left
+then of the difference is that nobody joins before all have left.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -132,9 +136,12 @@ def in_process(llm: Any) -> Target:
     return send
 
 
-def in_batches(target: Target, size: int) -> Target:
-    """Static batches: up to `size` of those who wait go in together, the next ones when the last of them is done."""
-    waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+def in_batches(target: Target, size: int, shrinking: bool) -> Target:
+    """Static batches: up to `size` of those who wait go in together, the next ones when the last of them is done.
+
+    shrinking: a row leaves when its answer is complete; else it is computed on until the longest one is.
+    """
+    waiting: asyncio.Queue[tuple[Job, asyncio.Future[int]]] = asyncio.Queue()
     left = asyncio.Semaphore(0)
 
     async def gate() -> None:
@@ -142,20 +149,25 @@ def in_batches(target: Target, size: int) -> Target:
             batch = [await waiting.get()]
             while len(batch) < size and not waiting.empty():
                 batch.append(waiting.get_nowait())
-            for turn in batch:
-                turn.set()
+            longest = max(job.max_tokens for job, _ in batch)
+            for job, turn in batch:
+                turn.set_result(job.max_tokens if shrinking else longest)
             for _ in batch:
                 await left.acquire()
 
     keeper = asyncio.get_running_loop().create_task(gate())
 
     async def send(job: Job) -> AsyncIterator[Piece]:
-        turn = asyncio.Event()
-        waiting.put_nowait(turn)
-        await turn.wait()
+        turn = asyncio.get_running_loop().create_future()
+        waiting.put_nowait((job, turn))
+        answer = replace(job, max_tokens=await turn)
+        missing = job.max_tokens
         try:
-            async for piece in target(job):
-                yield piece
+            async for n, usage in target(answer):
+                if usage is not None:
+                    usage = {**usage, "completion_tokens": job.max_tokens}
+                yield min(n, missing), usage
+                missing -= min(n, missing)
         finally:
             left.release()
 
@@ -311,6 +323,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--static", type=int, default=0, metavar="N", help="static batches of N instead of continuous ones"
     )
+    parser.add_argument("--shrinking", action="store_true", help="rows of a static batch leave when they are done")
     parser.add_argument("--users", type=int, default=50)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--think", type=float, default=1.0, help="mean seconds between an answer and the next request")
@@ -348,7 +361,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
             warm: Awaitable[Any] = llm.generate("warm up", max_tokens=4)
             await warm
             if args.static:
-                target = in_batches(target, args.static)
+                target = in_batches(target, args.static, args.shrinking)
         return report(*await drive(users, target), args.slo_ttft, args.slo_itl)
 
 
