@@ -145,7 +145,10 @@ class Engine:
 
     def restore(self, tokens: list[int], kept: Kept) -> Pin:
         """A pin that keeps the first tokens as they were computed elsewhere. Raises CapacityError, EngineError."""
-        work = self._tier.work
+
+        def work() -> None:
+            self._tier.work(wait=True)
+
         return self._call(lambda: pins.restore(self._state, self._executable, tokens, kept, work))
 
     def _call(self, function: Callable[[], T]) -> T:

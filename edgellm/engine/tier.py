@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from edgellm.core.errors import ConfigError
 from edgellm.core.record import dataclass
@@ -22,6 +23,9 @@ from edgellm.engine.scheduler import State
 from edgellm.kvcache.disk import Address, DiskStore, child_key, root_key
 from edgellm.kvcache.prefix import Evicted, Node
 from edgellm.kvcache.table import Tables
+
+GROUP = 4
+"""Pages that are brought back side by side."""
 
 SLICE, SLICE_ALONE = 0.005, 0.05
 """Seconds of reading before the next step, where other sequences compute, and where none does."""
@@ -37,6 +41,24 @@ class Return:
     tables: Tables
     node: Node | None = None
     n_done: int = 0
+
+    def tokens(self, p: int) -> tuple[int, ...]:
+        """Those of page p."""
+        return tuple(self.seq.tokens[p * PAGE_TOKENS : (p + 1) * PAGE_TOKENS])
+
+    def address(self, p: int) -> Address:
+        """Of page p."""
+        return Address(self.keys[p], self.keys[p - 1] if p else root_key(self.seq.request.salt), self.tokens(p))
+
+
+class Load(NamedTuple):
+    """A page to be read into `page` of cache class `cls`: the sequence's page number `entry`."""
+
+    cls: int
+    entry: int
+    page: int
+    is_state: bool
+    write: Callable[[bytes | memoryview], None]
 
 
 class Tier:
@@ -68,12 +90,15 @@ class Tier:
         """Whether a sequence waits for this, and not for room."""
         return self._now is not None or any(seq.unasked for seq in self._state.waiting.in_turn(self._state.now))
 
-    def work(self) -> None:
-        """Copy and save pages, in order: before anything is computed, and before a page is written."""
+    def work(self, wait: bool = False) -> None:
+        """Copy and save pages, in order: before anything is computed, and before a page is written.
+
+        wait: for room in the queue of those to be saved, instead of losing what finds none.
+        """
         work = self._state.work
         for item in work:
             if isinstance(item, Evicted):
-                self._save(item)
+                self._save(item, wait)
             else:
                 self._runner.copy_page(*item)
         work.clear()
@@ -216,15 +241,34 @@ class Tier:
             self._end()
 
     def _bring(self, store: DiskStore, now: Return) -> bool:
-        """Bring back the next page of every class that needs it; False where that cannot be done."""
-        ledger, p, pages = self._state.ledger, now.n_done, self._pages
-        if pages is None or (now.node is not None and now.node.parent is None):
+        """Bring back the next few pages, of every class that needs them; False where that cannot be done."""
+        cache = self._state.ledger.cache
+        if now.node is not None and now.node.parent is None:
             return False
-        tokens = tuple(now.seq.tokens[p * PAGE_TOKENS : (p + 1) * PAGE_TOKENS])
-        salt, parent = now.seq.request.salt, now.keys[p - 1] if p else root_key(now.seq.request.salt)
-        address = Address(now.keys[p], parent, tokens)
-        old = ledger.cache.child(salt, now.node, tokens)
-        states: list[tuple[int, int]] = []
+        loads, node, whole = list[Load](), now.node, True
+        end = min(now.n_done + GROUP, now.n_pages)
+        for p in range(now.n_done, end):
+            node = cache.child(now.seq.request.salt, node, now.tokens(p)) if node or not p else None
+            if not self._place(store, now, p, node, loads):
+                end, whole = p, False
+                break
+        self.work()  # what was there may have to be saved first
+        sound = store.read_all([(now.address(x.entry), x.cls, x.write) for x in loads])
+        for p in range(now.n_done, end):
+            if not all(ok for x, ok in zip(loads, sound, strict=True) if x.entry == p):
+                return False
+            now.node = cache.add(now.seq.request.salt, now.node, now.tokens(p), now.tables.arrays, p)
+            for x in loads:
+                if x.entry == p:
+                    store.touch(now.keys[p], x.cls)
+                    if x.is_state and now.node.pages[x.cls] == NO_PAGE:
+                        cache.keep(now.node, x.cls, x.page)
+            now.n_done += 1
+        return whole
+
+    def _place(self, store: DiskStore, now: Return, p: int, old: Node | None, loads: list[Load]) -> bool:
+        """Hold what the tree has of page p, find room for the rest, to be loaded; False where there is none."""
+        ledger, pages = self._state.ledger, self._pages
         for c, spec in enumerate(ledger.classes):
             is_state = spec.kind == "state"
             if p < (now.n_pages - 1 if is_state else spec.first_page(now.n_pages * PAGE_TOKENS)):
@@ -233,20 +277,10 @@ class Tier:
                 if not is_state:
                     now.tables.hold(c, p, old.pages[c])
                 continue
-            if not ledger.n_available(c) or not store.has(address.key, c):
+            if pages is None or not ledger.n_available(c) or not store.has(now.keys[p], c):
                 return False
             page = now.tables.place(c, 0 if is_state else p)
-            self.work()  # what was there may have to be saved first
-            if not store.read(address, c, partial(pages.write_page, c, page)):
-                return False
-            store.touch(address.key, c)
-            if is_state:
-                states.append((c, page))
-        now.node = ledger.cache.add(salt, now.node, tokens, now.tables.arrays, p)
-        for c, page in states:
-            if now.node.pages[c] == NO_PAGE:
-                ledger.cache.keep(now.node, c, page)
-        now.n_done += 1
+            loads.append(Load(c, p, page, is_state, partial(pages.write_page, c, page)))
         return True
 
     def _end(self) -> None:

@@ -43,6 +43,9 @@ KEPT = 0.9
 MOST_WAITING = 64 << 20
 """Bytes that may wait to be written; what is evicted beyond them is lost, so that no step waits for a disk."""
 
+READERS = min(4, os.cpu_count() or 1)
+"""Threads that read pages, beside the one that asks for them."""
+
 STALE = 3600.0
 """Seconds after which a part of a file was left behind by a process that has ended."""
 
@@ -97,7 +100,7 @@ class DiskStore:
         self._root, self._fingerprint, self.limit = Path(folder), fingerprint, limit
         self._folder = self._root / fingerprint
         self.stats = StoreStats()
-        self._room = bytearray()
+        self._rooms = threading.local()
         self._waiting: dict[tuple[bytes, int], tuple[Address, bytes]] = {}
         self._order: deque[tuple[bytes, int]] = deque()
         self._backlog = 0
@@ -110,7 +113,7 @@ class DiskStore:
             raise CacheError(f"{self._root}: the directory of the prefix cache cannot be used: {e}") from e
         self._thread = threading.Thread(target=self._write_all, name="edgellm-disk", daemon=True)
         self._thread.start()
-        self._checker = ThreadPoolExecutor(1, "edgellm-crc")
+        self._readers = ThreadPoolExecutor(READERS, "edgellm-disk")
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -119,9 +122,9 @@ class DiskStore:
         return (key, cls) in self._waiting or self._path(key, cls).exists()
 
     def read(self, address: Address, cls: int, use: Callable[[bytes | memoryview], None]) -> bool:
-        """Call `use` with a page's bytes, which are its own for that long; they are checked meanwhile.
+        """Call `use` with a page's bytes, which are its own for that long. From any thread.
 
-        False where they are not there, or not as they should be: what was done with them is to be forgotten.
+        False where they are not there, or not as they should be.
         """
         with self._news:
             waiting = self._waiting.get((address.key, cls))
@@ -132,9 +135,10 @@ class DiskStore:
         try:
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
-                if len(self._room) < size:
-                    self._room = bytearray(size)
-                view = memoryview(self._room)[:size]
+                room = getattr(self._rooms, "bytes", bytearray())
+                if len(room) < size:
+                    room = self._rooms.bytes = bytearray(size)
+                view = memoryview(room)[:size]
                 n = file.readinto(view)
         except FileNotFoundError:
             return False
@@ -144,21 +148,25 @@ class DiskStore:
         head = self._head(address, cls)
         data = view[len(head) : max(len(head), size - _TAIL.size)]
         sound = n == size and view[: len(head)] == head and len(view) == len(head) + len(data) + _TAIL.size
-        if sound:
-            length, crc = _TAIL.unpack(view[-_TAIL.size :])
-            sound = length == len(data)
-        if sound:
-            found = self._checker.submit(zlib.crc32, data)  # on another core, while memory is written to
-            use(data)
-            sound = found.result() == crc
-        if not sound:
+        if not sound or _TAIL.unpack(view[-_TAIL.size :]) != (len(data), zlib.crc32(data)):
             self._discard(path)
             return False
+        use(data)
         return self._count(data)
 
+    def read_all(self, wanted: Sequence[tuple[Address, int, Callable[[bytes | memoryview], None]]]) -> list[bool]:
+        """The same for several pages, side by side: most of the time goes into memory that is touched for the first
+        time."""
+        if not wanted:
+            return []
+        first, *others = wanted
+        reading = [self._readers.submit(self.read, *one) for one in others]
+        return [self.read(*first), *(r.result() for r in reading)]
+
     def _count(self, data: bytes | memoryview) -> bool:
-        self.stats.read_pages += 1
-        self.stats.read_bytes += len(data)
+        with self._news:
+            self.stats.read_pages += 1
+            self.stats.read_bytes += len(data)
         return True
 
     def touch(self, key: bytes, cls: int) -> bool:
@@ -213,7 +221,7 @@ class DiskStore:
             self._closing = True
             self._news.notify_all()
         self._thread.join()
-        self._checker.shutdown()
+        self._readers.shutdown()
 
     def _write_all(self) -> None:
         while True:
