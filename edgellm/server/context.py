@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ from edgellm.server.stream import (
     failure,
     unless_gone,
 )
+
+PATIENCE = 4
+"""A body that is too long is read (and thrown away) up to so many times the limit, so that its sender learns of it."""
 
 T = TypeVar("T")
 ServerReply = Response | GrowingReply
@@ -51,18 +55,29 @@ class Context:
     async def read(self, request: Request) -> bytes:
         """The bytes that were sent. Raises ApiError (413) when they are too many."""
         limit = self.settings.max_body
-        announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > limit:
-            raise _too_long(limit)
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
+        stream = request.stream()
         try:
-            async for part in request.stream():
+            while True:
+                try:
+                    part = await asyncio.wait_for(anext(stream), self.settings.body_seconds)
+                except StopAsyncIteration:
+                    break
                 size += len(part)
-                if size > limit:
-                    raise _too_long(limit)
-                parts.append(part)
+                if size <= limit:
+                    parts.append(part)
+                elif size > PATIENCE * limit:
+                    break
+                else:  # a client that is cut off while it sends would never read why
+                    parts.clear()
+        except asyncio.TimeoutError:
+            message = f"nothing of the body came for {self.settings.body_seconds:g} s"
+            raise ApiError("invalid_request_error", message, status=408, headers={"connection": "close"}) from None
         except ClientDisconnect:
             raise ClientGone from None
+        if size > limit:
+            raise _too_long(limit)
         return b"".join(parts)
 
     async def model(self, request: Request, body: Body, name: str | None = None) -> Served:

@@ -16,6 +16,8 @@ from edgellm.server.fields import Body
 from edgellm.server.openai_completions import read_prompts
 from edgellm.server.served import Served
 
+MOST_NORM = 1000
+
 POOLINGS = ("mean", "last", "cls", "none")
 """How texts become vectors; "none": one vector a token, which only /embedding can answer with."""
 
@@ -105,6 +107,8 @@ async def _vectors(request: Request, context: Context, served: Served, body: Bod
             "Field 'pooling': none gives a vector for each token, which only /embedding answers with", "pooling"
         )
     norm, wanted = body.integer("embd_normalize", 2), body.integer("dimensions")
+    if norm is not None and not -1 <= norm <= MOST_NORM:
+        raise invalid(f"Field 'embd_normalize': must be from -1 to {MOST_NORM}, found {norm!s:.20}", "embd_normalize")
     vectors: F32 = await context.wait(request, served.embed(prompts, pooling))
     size = vectors.shape[1]
     if wanted is not None:
@@ -119,10 +123,9 @@ def normalised(vectors: F32, norm: int) -> F32:
     if norm < 0:
         return vectors
     wide = vectors.astype(np.float64)
-    if norm == 0:
-        lengths = np.abs(wide).max(axis=1, keepdims=True) / 32760.0
-    else:
-        lengths = (np.abs(wide) ** norm).sum(axis=1, keepdims=True) ** (1.0 / norm)
+    most = np.abs(wide).max(axis=1, keepdims=True)
+    shares: Any = np.divide(np.abs(wide), most, out=np.zeros_like(wide), where=most > 0)  # whose powers cannot overflow
+    lengths = most / 32760.0 if norm == 0 else most * (shares**norm).sum(axis=1, keepdims=True) ** (1.0 / norm)
     rows: Any = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
     return np.asarray(rows, np.float32)
 

@@ -98,7 +98,14 @@ class Body:
         value = self._fields.get(name, default)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise self._wrong(name, "a number", value)
-        return value
+        return None if value is None else self.real(name, value)
+
+    def real(self, name: str, value: float) -> float:
+        """A number of a field as a float; ApiError (400) for an integer that is too large to be one."""
+        try:
+            return float(value)
+        except OverflowError:
+            raise invalid(f"Field '{self._where}{name}': is out of range", self._where + name) from None
 
     def array(self, name: str) -> list[Any] | None:
         """An array."""

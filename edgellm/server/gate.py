@@ -198,6 +198,8 @@ async def _preflight(send: Send) -> None:
 
 def _tidy(path: str, root: str) -> str:
     """A path without a prefix, doubled slashes and a slash at its end: clients put addresses together carelessly."""
+    if path.startswith(("http://", "https://")):  # as a proxy is asked
+        path = "/" + path.partition("://")[2].partition("/")[2]
     if root and path.startswith(root):
         path = path[len(root) :]
     while "//" in path:

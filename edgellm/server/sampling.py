@@ -194,7 +194,7 @@ def _biases(body: Body, tokenize: Tokenize) -> dict[int, float]:
         if isinstance(bias, bool) or not isinstance(bias, int | float):
             raise invalid(f"Field 'logit_bias': a bias must be a number or false, found {kind_of(bias)}", "logit_bias")
         for token_id in _bias_tokens(token, tokenize):
-            biases[token_id] = float(bias)
+            biases[token_id] = body.real("logit_bias", bias)
     return biases
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgellm.core.errors import ConfigError
 from edgellm.server.context import Context
@@ -27,6 +28,26 @@ log = logging.getLogger(__name__)
 STOPPING = ApiError("unavailable_error", "the server is shutting down", retry=5)
 GRACE = 5.0
 """Seconds that streams get to send their last event."""
+
+
+class Protocol(H11Protocol):
+    """uvicorn's, without connections that never say what they want: they would use up what the process may open."""
+
+    head_seconds = 30.0
+
+    @classmethod
+    def within(cls, seconds: float) -> type[Protocol]:
+        """The same with another limit for the first request's head."""
+        return type("Protocol", (cls,), {"head_seconds": seconds})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A new connection."""
+        super().connection_made(transport)
+        self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if getattr(self, "cycle", None) is None:  # no request has come yet
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -149,6 +170,7 @@ def new_server(app: ASGIApp, context: Context) -> Server:
         ws="none",
         server_header=False,
         date_header=False,
+        http=Protocol.within(settings.head_seconds),
         proxy_headers=False,
         timeout_keep_alive=75,
         ssl_keyfile=settings.ssl_key,

@@ -18,6 +18,7 @@ class Settings:
     cors_origins: origins of web pages that may call, beside its own and those on this machine; "*" = any.
     allowed_hosts: names in the Host header that count, beside addresses and this machine's; "*" = any.
     max_queue: requests that may wait beyond those that are computed. max_body: bytes of a request.
+    head_seconds: how long a new connection may take to say what it wants; body_seconds: silence within a body.
     ping_seconds: silence on a stream after which a comment is sent; 0 = never.
     drain_seconds: how long running requests may go on after SIGTERM.
     defaults: sampling parameters for what a request leaves open. template_variables: the same for chat templates.
@@ -36,6 +37,8 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     max_queue: int = 512
     max_body: int = 16 << 20
+    head_seconds: float = 30.0
+    body_seconds: float = 60.0
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
     defaults: SamplingParams = field(default_factory=SamplingParams)

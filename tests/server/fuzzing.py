@@ -48,8 +48,9 @@ FIELDS = (
     "tokens content add_special with_pieces return_token_ids timings_per_token samplers lora user metadata"
 ).split()
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 7, 1.5, -0.0, 1e308, -1e308, 2**31, 2**63, 2**64, -(2**63), 10**30, "", "a", "auto",
-    "none", "required", "x" * 3000, "\u0000", "<|im_end|>", "\U0001f600", [], [[]], [None], [1, 2, 3], ["a", "b"],
+    None, True, False, 0, 1, -1, 2, 7, 1.5, -0.0, 1e308, -1e308, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400,
+    -(10**400), "", "a", "auto", "none", "required", "x" * 3000, "\u0000", "<|im_end|>", "\U0001f600", [], [[]], [None],
+    [1, 2, 3], ["a", "b"],
     [[1], [2]],
     [True], [1.5], [-1], [10**9], {}, {"a": 1}, {"type": "text"}, {"type": "json_object"}, {"1": 5}, {"x": "y"},
     [{"role": "user", "content": "a"}], [{"role": "assistant", "content": "a"}], [{"role": "tool"}], [{}],

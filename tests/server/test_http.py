@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import socket
+from typing import Any
 
 import pytest
 from server.conftest import Running, Start
@@ -64,6 +67,80 @@ def test_413_too_long(start: Start) -> None:
 
     error_of(s.http.post(CHAT, content=parts()), 413)  # type: ignore[arg-type]
     assert s.post(CHAT, HI).status_code == 200
+    with socket.create_connection(("127.0.0.1", int(s.url.rpartition(":")[2]))) as sock:
+        sock.sendall(raw("POST", CHAT, b" " * 3900))  # all of it is taken, so that the sender reads why it was too long
+        assert sock.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_slow_senders_do_not_hold_connections(start: Start) -> None:
+    s = start(head_seconds=0.05, body_seconds=0.05)
+    address = ("127.0.0.1", int(s.url.rpartition(":")[2]))
+    with socket.create_connection(address) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc")
+        assert sock.recv(100) == b""
+    with socket.create_connection(address) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        assert sock.recv(100).startswith(b"HTTP/1.1 408")
+    assert s.chat(max_tokens=2).status_code == 200
+
+
+def exchange(s: Running, data: bytes) -> list[bytes]:
+    """The answers to raw requests on one connection; the last request asks for its end."""
+    with socket.create_connection(("127.0.0.1", int(s.url.rpartition(":")[2]))) as sock:
+        sock.sendall(data)
+        parts = []
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts).split(b"HTTP/1.1 ")[1:]
+
+
+def raw(method: str, path: str, body: bytes = b"", *lines: str) -> bytes:
+    """A request as it goes over the wire."""
+    head = [f"{method} {path} HTTP/1.1", "host: localhost", *lines, f"content-length: {len(body)}"]
+    return "\r\n".join((*head, "", "")).encode() + body
+
+
+def test_requests_in_one_piece_are_answered_in_turn(shared: Running) -> None:
+    body, last = json.dumps({**HI, "max_tokens": 2}).encode(), "connection: close"
+    streamed = json.dumps({**HI, "max_tokens": 2, "stream": True}).encode()
+    sent = raw("POST", CHAT, body) + raw("POST", CHAT, streamed) + raw("GET", "/health") + raw("POST", CHAT, body, last)
+    answers = exchange(shared, sent)
+    assert [a[:3] for a in answers] == [b"200"] * 4
+    assert b"[DONE]" in answers[1]
+    assert b'{"status":"ok"}' in answers[2]
+
+
+def test_unusual_requests(shared: Running) -> None:
+    body, last = json.dumps({**HI, "max_tokens": 2}).encode(), "connection: close"
+    chunked = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{last}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    for sent, status in (
+        (chunked + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), b"200"),
+        (chunked + b"zz\r\n", b"400"),
+        (raw("POST", CHAT, body, last, "content-type: text/plain"), b"200"),
+        (raw("POST", CHAT, gzip.compress(body), last, "content-encoding: gzip"), b"400"),
+        (raw("POST", CHAT, body.decode().encode("utf-16"), last), b"200"),  # JSON says in its first bytes what it is
+        (raw("POST", CHAT, b'{"messages":[{"role":"user","content":"\xff"}]}', last), b"400"),
+        (raw("POST", CHAT, b'{"messages":[{"role":"user","content":"\\ud800"}]}', last), b"400"),
+        (raw("POST", CHAT, b"[" * 100_000, last), b"400"),
+        (raw("GET", "http://localhost/health", b"", last), b"200"),
+        (raw("GET", "/v1/models/%ff%00", b"", last), b"404"),
+        (raw("GET", "/../../etc/passwd", b"", last), b"404"),
+        (raw("GET", "/health", b"", last, *(f"x-{i}: y" for i in range(500))), b"200"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+    ):
+        assert [a[:3] for a in exchange(shared, sent)] == [status], sent[:80]
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repeat_penalty", "presence_penalty", "logit_bias", "seed",
+                                  "top_k", "max_tokens", "n", "min_tokens", "embd_normalize"])  # fmt: skip
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, -1e300])
+def test_g_06_numbers_without_measure(shared: Running, name: str, value: float) -> None:
+    given: Any = {"5": value} if name == "logit_bias" else value
+    path, body = ("/v1/embeddings", {"input": "a"}) if name == "embd_normalize" else (CHAT, {**HI, "max_tokens": 2})
+    answer = shared.post(path, {**body, name: given})
+    assert answer.status_code in (200, 400), answer.text
+    if answer.status_code == 400:
+        assert answer.json()["error"]["param"].startswith(name)
 
 
 @pytest.mark.parametrize(
