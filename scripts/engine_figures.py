@@ -318,12 +318,12 @@ def disk(model: str, n: int) -> None:
     )
 
 
-def forks(model: str) -> None:
-    """16 forks of a session of 1,500 tokens: what they compute, the pages they take, and what they say."""
+def forks(model: str, n: int = 1500) -> None:
+    """16 forks of a session of n tokens: what they compute, the pages they take, and what they say."""
     greedy, drawn = {"temperature": 0, "ignore_eos": True}, {"temperature": 0.8, "ignore_eos": True}
-    with edgellm.LLM(model, n_ctx=2048, max_seqs=16) as llm:
+    with edgellm.LLM(model, n_ctx=n + 64, max_seqs=16) as llm:
         n_vocab, ledger = llm.info.n_vocab, llm._loaded.engine._state.ledger
-        shared, asked = words(1500, 1, n_vocab), [words(7, 20 + i, n_vocab) for i in range(16)]
+        shared, asked = words(n, 1, n_vocab), [words(7, 20 + i, n_vocab) for i in range(16)]
         begin = time.perf_counter()
         session = llm.session(shared)
         cold = time.perf_counter() - begin
@@ -339,11 +339,11 @@ def forks(model: str) -> None:
             with concurrent.futures.ThreadPoolExecutor(len(branches)) as threads:
                 return list(threads.map(lambda b, q: b.generate(q[question], **options), branches, asked))
 
-        one = side_by_side(slice(1), max_tokens=4, **greedy)  # ends where the page does that 1,500 tokens end in
+        one = side_by_side(slice(1), max_tokens=4, **greedy)  # 1,500 tokens and these end with the same page
         seconds, after = time.perf_counter() - begin, taken()
         computed = max(c.usage.prompt_tokens - c.usage.cached_tokens for c in one)
         two = side_by_side(slice(1, None), max_tokens=16, seed=5, **drawn)
-    with edgellm.LLM(model, n_ctx=2048, max_seqs=1, prefix_cache=False) as llm:
+    with edgellm.LLM(model, n_ctx=n + 64, max_seqs=1, prefix_cache=False) as llm:
         for q, a, b in zip(asked, one, two, strict=True):
             alone = llm.generate([*shared, *q[:1]], max_tokens=4, **greedy).token_ids
             then = llm.generate([*shared, *q[:1], *alone, *q[1:]], max_tokens=16, seed=5, **drawn).token_ids
@@ -353,7 +353,7 @@ def forks(model: str) -> None:
     if computed > 1 or max(more) > 16:
         raise AssertionError(f"16 forks computed {computed} tokens each and took {more} pages")
     print(
-        f"forks: 1,500 tokens computed once in {cold:.2f} s; 16 forks of it, side by side, computed {computed} token "
+        f"forks: {n} tokens computed once in {cold:.2f} s; 16 forks of it, side by side, computed {computed} token "
         f"each, the new one, answered in {seconds:.3f} s and took {more} more pages in all, by class, of {before}; "
         f"they say what the same tokens say alone, greedy and drawn"
     )

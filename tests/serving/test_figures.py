@@ -51,3 +51,22 @@ def test_another_answer_is_noticed(
     with pytest.raises(AssertionError, match="not those of the same requests alone"):
         figures.users(str(golden_case("llama-dense").path), 8, longest=42, answer=20, backend="native")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
+def test_forks_take_one_page_each(
+    figures: Any, golden_case: Golden, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures.forks(str(golden_case(name).path), 92)
+    assert "computed 1 token each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
+def test_sessions_in_turn_compute_their_prompt_once(
+    figures: Any, golden_case: Golden, name: str, tmp_path: Path
+) -> None:
+    first, second = (figures.five_sessions(str(golden_case(name).path), 150, str(tmp_path)) for _ in range(2))
+    assert first["computed"] == [150, 1, 1, 1, 1, 150 - 128]
+    assert second["computed"] == [150 - 128, 1, 1, 1, 1, 150 - 128]
+    assert first["answers"] == second["answers"]
+    assert (first["read"], second["read"] > 0) == (0, True)
