@@ -142,3 +142,40 @@ def test_ollama_chat_generate_and_lists(start: Start) -> None:
         assert wrong.value.status_code == 501
     finally:
         client._client.close()
+
+
+# -- clients that wrap others: where they are installed ------------------------------------------------------------
+
+
+def test_langchain(s: Running) -> None:
+    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    model = langchain.ChatOpenAI(base_url=f"{s.url}/v1", api_key="k", model="tiny", temperature=0, max_tokens=64)
+    answer = model.invoke("Hi")
+    assert answer.content == "hello there"
+    assert answer.response_metadata["finish_reason"] == "stop"
+    assert answer.usage_metadata["output_tokens"] > 0
+    assert "".join(chunk.content for chunk in model.stream("Hi")) == "hello there"
+
+
+def test_llama_index(s: Running) -> None:
+    llama_index = pytest.importorskip("llama_index.llms.openai_like", reason="llama-index-llms-openai-like is not here")
+    from llama_index.core.llms import ChatMessage
+
+    options = {"api_base": f"{s.url}/v1", "api_key": "k", "model": "tiny", "temperature": 0, "max_tokens": 64}
+    chat = llama_index.OpenAILike(**options, is_chat_model=True)
+    assert chat.chat([ChatMessage(role="user", content="Hi")]).message.content == "hello there"
+    assert "".join(c.delta or "" for c in chat.stream_chat([ChatMessage(role="user", content="Hi")])) == "hello there"
+    text = llama_index.OpenAILike(**options)  # its default is the older route
+    assert text.complete("Hi").text == "hello there"
+
+
+def test_litellm(s: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm", reason="litellm is not installed")
+    talk = [{"role": "user", "content": "Hi"}]
+    for model, base in (("openai/tiny", f"{s.url}/v1"), ("ollama_chat/tiny", s.url), ("anthropic/tiny", s.url)):
+        answer = litellm.completion(model=model, api_base=base, api_key="k", messages=talk, max_tokens=64)
+        assert answer.choices[0].message.content == "hello there"
+    long = [{"role": "user", "content": "word " * 5000}]
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(model="openai/tiny", api_base=f"{s.url}/v1", api_key="k", messages=long)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from server.conftest import Running, Start
-from serving.tiny import saying
+from serving.tiny import CHATML, saying, write_tiny
 
 from edgellm.backends.fake import FakeBackend
 
@@ -143,6 +143,27 @@ def test_what_a_model_writes_is_never_html(start: Start, tab: Any) -> None:
     assert body.locator("li").all_inner_texts() == ["one", "two"]
     assert tab.title() == "edgellm"
     assert not any("evil" in url for url in tab.asked)
+
+
+@needs_browser
+def test_thoughts_are_folded_and_columns_aligned(start: Start, tab: Any, tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "t.gguf", 1024, template=CHATML + "{# </think> #}")
+    said = "<think>\nSome *thoughts*.\n</think>\n\n| a | b |\n| --- | ---: |\n| x | 1 |"
+    s = start(FakeBackend(saying(said)), path=path)
+    tab.goto(s.url)
+    ask(tab, "Hi")
+    tab.wait_for_selector("#send:not([hidden])")
+    folded = tab.locator(".turn.assistant details")
+    assert folded.evaluate("e => e.open") is False
+    folded.locator("summary").click()
+    assert folded.locator("em").inner_text() == "thoughts"
+    cells = tab.locator(".turn.assistant td")
+    assert [cells.nth(i).evaluate("e => getComputedStyle(e).textAlign") for i in (0, 1)] == ["left", "right"]
+    tab.get_by_role("button", name="Regenerate").click()
+    tab.wait_for_selector("#send:not([hidden])")
+    tab.reload()
+    tab.locator("#list .open").first.click()
+    assert tab.locator(".turn.assistant details").count() == 1  # it is kept
 
 
 @needs_browser

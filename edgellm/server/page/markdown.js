@@ -128,10 +128,12 @@ function markdown(text) {
       at = next;
     } else if (line.includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] || "") && (lines[at + 1] || "").includes("|")) {
       flush();
-      const head = node("tr", cells(line).map((cell) => node("th", inline(cell))));
+      const sides = cells(lines[at + 1]).map((rule) => (rule.endsWith(":") ? (rule.startsWith(":") ? "center" : "right") : "left"));
+      const row = (tag, text) => node("tr", cells(text).map((cell, i) => node(tag, inline(cell), { class: sides[i] ?? "left" })));
+      const head = row("th", line);
       const rows = [];
       at += 2;
-      while (at < lines.length && lines[at].includes("|")) rows.push(node("tr", cells(lines[at++]).map((cell) => node("td", inline(cell)))));
+      while (at < lines.length && lines[at].includes("|")) rows.push(row("td", lines[at++]));
       out.append(node("table", [node("thead", [head]), node("tbody", rows)]));
     } else if (!line.trim()) {
       flush();
