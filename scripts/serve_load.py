@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -132,15 +133,21 @@ class Tally:
     health: list[float] = field(default_factory=list)
 
 
-async def client(port: int, rng: random.Random, end: float, leave: float, tally: Tally) -> None:
+def jobs(rng: random.Random, n: int) -> Iterator[bytes]:
+    """The same n requests again and again: memory that the prefix cache takes by design is taken when each has been
+    answered once, and what still grows is lost."""
+    prompts = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) for _ in range(n)]
+    return itertools.cycle([request(prompt, rng.randint(16, 128), i, False) for i, prompt in enumerate(prompts)])
+
+
+async def client(port: int, work: Iterator[bytes], rng: random.Random, end: float, leave: float, tally: Tally) -> None:
     """Send requests one after the other; leave some of them in the middle."""
     while time.monotonic() < end:
-        prompt = " ".join(rng.choices(WORDS, k=rng.randint(5, 60)))
         leaves = rng.random() < leave
         leave_after = rng.expovariate(1 / 0.5) if leaves else None
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            writer.write(request(prompt, rng.randint(16, 128), rng.getrandbits(31), False))
+            writer.write(next(work))
             if leave_after is not None:
                 try:
                     await asyncio.wait_for(reader.read(), leave_after)
@@ -176,26 +183,27 @@ async def health(port: int, end: float, tally: Tally) -> None:
         await asyncio.sleep(0.1)
 
 
-async def come_and_go(server: Server, args: argparse.Namespace, tally: Tally) -> tuple[int, int]:
-    """Resident memory after a tenth of the time, and at the end of the load."""
+async def come_and_go(server: Server, args: argparse.Namespace, tally: Tally) -> list[int]:
+    """Resident memory after each tenth of the time."""
     end = time.monotonic() + args.seconds
     rng = random.Random(args.seed)
+    work = jobs(rng, args.jobs)
     tasks = [
-        asyncio.ensure_future(client(server.port, random.Random(rng.random()), end, args.leave, tally))
+        asyncio.ensure_future(client(server.port, work, random.Random(rng.random()), end, args.leave, tally))
         for _ in range(args.streams)
     ]
     probing = asyncio.ensure_future(health(server.port, end, tally))
-    await asyncio.sleep(args.seconds * 0.1)
-    early = server.resident
-    await asyncio.sleep(max(0.0, end - time.monotonic()))
-    late = server.resident
+    memory = []
+    for tenth in range(9, -1, -1):
+        await asyncio.sleep(max(0.0, end - tenth * args.seconds / 10 - time.monotonic()))
+        memory.append(server.resident)
     await asyncio.gather(probing, *tasks)
-    return early, late
+    return memory
 
 
 def clients(args: argparse.Namespace) -> dict[str, Any]:
     server, tally = Server(args.model, *args.words), Tally()
-    early, late = asyncio.run(come_and_go(server, args, tally))
+    memory = asyncio.run(come_and_go(server, args, tally))
     deadline = time.monotonic() + 10
     while server.figure("requests_processing") + server.figure("requests_deferred") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -208,8 +216,8 @@ def clients(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "errors": sum(tally.errors.values()), "which": dict(tally.errors), "finished": tally.finished,
         "left": tally.left, "health_p50_ms": quantiles[49] * 1e3, "health_p99_ms": quantiles[98] * 1e3,
-        "resident_mb_early": early / 1e6, "resident_mb_late": late / 1e6,
-        "memory_growth_percent": (late / early - 1) * 100, "pages_left": pages, "requests_left": left,
+        "resident_mb": [round(m / 1e6, 1) for m in memory],
+        "memory_growth_percent": (memory[-1] / memory[0] - 1) * 100, "pages_left": pages, "requests_left": left,
     }  # fmt: skip
 
 
@@ -408,6 +416,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--leave", type=float, default=0.1, help="share of requests whose client leaves")
+    parser.add_argument("--jobs", type=int, default=64, help="different requests of `clients`")
     parser.add_argument("--tokens", type=int, default=256, help="of each answer, where that is fixed")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions, of which the median counts")
     parser.add_argument("--seed", type=int, default=0)

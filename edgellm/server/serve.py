@@ -43,7 +43,12 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new connection."""
         super().connection_made(transport)
-        self.loop.call_later(self.head_seconds, self._give_up)
+        self._waiting = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of it: the timer would keep all of it in memory."""
+        self._waiting.cancel()
+        super().connection_lost(exc)
 
     def _give_up(self) -> None:
         if getattr(self, "cycle", None) is None:  # no request has come yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import socket
@@ -13,6 +14,7 @@ from server.test_chat_completions import HI, error_of
 from serving.tiny import saying
 
 from edgellm.backends.fake import FakeBackend
+from edgellm.server import serve
 
 CHAT = "/v1/chat/completions"
 
@@ -82,6 +84,14 @@ def test_slow_senders_do_not_hold_connections(start: Start) -> None:
         sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         assert sock.recv(100).startswith(b"HTTP/1.1 408")
     assert s.chat(max_tokens=2).status_code == 200
+
+
+def test_connections_that_have_ended_are_forgotten(start: Start) -> None:
+    s = start(FakeBackend(saying("ok")))
+    for _ in range(20):
+        exchange(s, raw("GET", "/health", b"", "connection: close"))
+    while sum(isinstance(o, serve.Protocol) for o in gc.get_objects()) > 2:  # the one of s.http is still open
+        gc.collect()
 
 
 def exchange(s: Running, data: bytes) -> list[bytes]:
