@@ -87,6 +87,8 @@ class Session:
         ends its turns with includes that token.
         """
         chosen = self._front._options(params, sampling, 1, "raise")
+        if chosen.context_shift:
+            raise RequestError("a session keeps all its tokens: leave out context_shift, and rewind it yourself")
         if stream:
             return self._stream(text, chosen)
         with self._lock:

@@ -120,6 +120,7 @@ class ResolvedParams:
     allowed_token_ids: tuple[int, ...] | None
     logprobs: int | None
     prompt_logprobs: int | None
+    context_shift: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,8 @@ class SamplingParams:
     logit_bias: token id -> added to its logit; -inf bans it.  allowed_token_ids: no others are chosen.
     logprobs: report log-probabilities of the tokens chosen and of this many alternatives (True = 0).
     prompt_logprobs: the same for the prompt's tokens.
+    context_shift: an answer that fills the context goes on up to max_tokens: the first 4 tokens and the later half of
+        the others stay, and are computed again. Completion.notes says so.
 
     Raises RequestError for a value of the wrong kind or out of range. NumPy's numbers count as numbers.
     """
@@ -187,6 +190,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    context_shift: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "stop", _strings("stop", () if self.stop is None else self.stop))
@@ -205,8 +209,13 @@ class SamplingParams:
                 _set(self, name, 0 if getattr(self, name) else None)
         for name, least, most in _INTEGERS:
             _check_int(self, name, least, most)
-        if not isinstance(self.ignore_eos, bool):
-            raise RequestError(f"ignore_eos must be True or False, found {self.ignore_eos!r:.80}")
+        for name in ("ignore_eos", "context_shift"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be True or False, found {getattr(self, name)!r:.80}")
+        if self.context_shift and self.max_tokens is None:
+            raise RequestError("context_shift needs max_tokens: an answer would have no end")
+        if self.context_shift and self.prompt_logprobs is not None:
+            raise RequestError("context_shift and prompt_logprobs do not go together: leave one of them out")
         if self.max_tokens is not None and (self.min_tokens or 0) > self.max_tokens:
             raise RequestError(f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}")
 

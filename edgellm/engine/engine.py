@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError
-from edgellm.core.types import PAGE_TOKENS, Batch, Scored, StepOutput
+from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
 from edgellm.engine.books import Course, Load, Stats
@@ -22,13 +22,15 @@ from edgellm.engine.pins import Kept
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
 from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Piece, State
+from edgellm.engine.scores import news_of, score_prompt
+from edgellm.engine.shift import may_go_on, shift
 from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PLAIN_STEPS, Speculation
 from edgellm.engine.switching import switch_interval
 from edgellm.engine.tier import Tier
 from edgellm.kvcache.disk import DiskStore
 from edgellm.kvcache.table import Ledger
-from edgellm.sampling.sampler import Sampler, banned, scored
+from edgellm.sampling.sampler import Sampler, banned
 from edgellm.sampling.stops import StopMatcher
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class Engine:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
         self._requests: set[Request] = set()
+        self._full: list[Sequence] = []
         self._course: Course | None = None
         self._end_set: frozenset[int] = frozenset()
         self._end_ids: tuple[int, ...] = ()
@@ -277,6 +280,8 @@ class Engine:
             self._drain()
         if self._closing or (not state.running and not state.waiting):
             return
+        while self._full:
+            self._shift(self._full.pop())
         state.now = begin
         self._tier.ask(self._budget.seqs)
         n_first = scheduler.waiting_for_first(state)
@@ -327,11 +332,19 @@ class Engine:
             list(request.prompt),
             len(request.prompt),
             self._state.ledger.new_table(),
-            Sampler(request.params, request.seed, index, self.spec.n_vocab, request.eog_ids, self._token_bytes),
+            self._sampler(request, index),
             self._new_decoder() if request.logit_rows is None else None,
             StopMatcher(request.params.stop),
             limit,
         )
+
+    def _sampler(self, request: Request, index: int) -> Sampler:
+        return Sampler(request.params, request.seed, index, self.spec.n_vocab, request.eog_ids, self._token_bytes)
+
+    def _shift(self, seq: Sequence) -> None:
+        if self._speculation is not None:
+            self._speculation.guesser.forget(seq)
+        shift(self._state, seq, self.spec.n_ctx, self._sampler(seq.request, seq.index))
 
     def _cancel(self, request: Request) -> None:
         if request in self._requests:
@@ -488,7 +501,7 @@ class Engine:
             self._verify(piece, out, row, now)
             return
         if n_rows > 1 or start + count < len(seq.tokens):
-            self._score_prompt(piece, out, row)
+            score_prompt(piece, out, row)
             if start + count < len(seq.tokens):
                 return
         if seq.max_tokens < 1:
@@ -516,16 +529,6 @@ class Engine:
         if self._speculation is not None:
             self._speculation.learn(seq, len(draft), n_right)
 
-    def _score_prompt(self, piece: Piece, out: StepOutput, row: int) -> None:
-        """Record the log-probabilities of the prompt's tokens after a piece's output rows."""
-        seq, start, count, n_rows = piece
-        known = seq.request.prompt_logprobs
-        wanted = seq.request.params.prompt_logprobs or 0
-        for i in range(n_rows):
-            position = start + count - n_rows + i
-            if position + 1 == len(known) + seq.request.scored_from < seq.n_prompt:
-                known.append(scored(seq.tokens[position + 1], out, row + i, wanted))
-
     def _extend(self, seq: Sequence, tokens: list[int], now: float) -> None:
         """Add tokens to an answer, up to the one that ends it, and send what they say."""
         request, text = seq.request, ""
@@ -543,14 +546,17 @@ class Engine:
                     if seq.stops.matched is not None:
                         reason = "stop"
                 if reason is None and seq.n_generated >= seq.max_tokens:
-                    reason = "length"
+                    if may_go_on(seq):
+                        self._full.append(seq)
+                    else:
+                        reason = "length"
             if reason is not None:
                 self._end(seq, reason, text, tokens[: i + 1])
                 return
         if text:
             seq.text.append(text)
         if request.stream and tokens:
-            self._outbox.append((request, Delta(seq.index, text, tokens, None, _news(seq, tokens))))
+            self._outbox.append((request, Delta(seq.index, text, tokens, None, news_of(seq, tokens))))
 
     def _end(self, seq: Sequence, reason: str, text: str = "", tokens: list[int] | None = None) -> None:
         """Finish one sequence; the request's Done follows its last one."""
@@ -570,7 +576,7 @@ class Engine:
             self._speculation.guesser.forget(seq)
         if request.stream:
             tokens = tokens or []
-            self._outbox.append((request, Delta(seq.index, text, tokens, reason, _news(seq, tokens))))
+            self._outbox.append((request, Delta(seq.index, text, tokens, reason, news_of(seq, tokens))))
         if request.done:
             self._finish(request)
 
@@ -586,10 +592,3 @@ class Engine:
             self._requests.discard(request)
             request.finished = time.perf_counter()
             self._outbox.append((request, Done(request.error)))
-
-
-def _news(seq: Sequence, tokens: list[int]) -> list[Scored] | None:
-    """The log-probabilities of the last tokens, where they are wanted."""
-    if seq.request.params.logprobs is None:
-        return None
-    return seq.logprobs[len(seq.logprobs) - len(tokens) :]

@@ -65,7 +65,7 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
         Choice(
             s.index,
             "".join(s.text),
-            s.tokens[n_prompt:],
+            s.answer,
             s.finish_reason or "error",
             s.stop_token if s.stops.matched is None else s.stops.matched,
             None if params.logprobs is None else LogprobText(tokenizer).add(s.logprobs),
@@ -89,8 +89,18 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
         fingerprint=fingerprint,
         error=request.error,
         prompt_logprobs=prompt_logprobs,
-        notes=request.notes,
+        notes=(*request.notes, *_forgotten(request)),
     )
+
+
+def _forgotten(request: Request) -> list[str]:
+    """What context_shift has done, where it has done something."""
+    return [
+        f"context_shift: the context was full, {s.forgotten} tokens of "
+        f"{'it' if request.n == 1 else f'that of choice {s.index}'} were forgotten"
+        for s in request.sequences
+        if s.forgotten
+    ]
 
 
 class Chunks:

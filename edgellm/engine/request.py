@@ -139,6 +139,8 @@ class Sequence:
     cached   |<-------- n_cached -------->|             the rest is computed in the next steps
 
     node, n_settled: the first n_settled pages are in the prefix cache, and end there in `node` (None: none are).
+    past, forgotten: tokens that were generated before the context was full and the oldest were forgotten (`shift.py`),
+    and how many those were; `tokens` begins anew with what stays, which is the prompt then.
     unasked: it waits until it is known what of its beginning is on disk, and that is back (`tier.py`).
     n_known: most tokens that were ever in the KV cache; what is found beyond them is news (`Request.cached_tokens`).
     draft: guesses at the next tokens, which this step verifies. record, guesser, guessed_kind: what speculation.py and
@@ -161,6 +163,8 @@ class Sequence:
     n_settled: int = 0
     n_known: int = 0
     unasked: bool = False
+    past: list[int] = field(default_factory=list)
+    forgotten: int = 0
     text: list[str] = field(default_factory=list)
     logprobs: list[Scored] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
@@ -196,7 +200,12 @@ class Sequence:
     @property
     def n_generated(self) -> int:
         """Tokens sampled so far."""
-        return len(self.tokens) - self.n_prompt
+        return len(self.past) + len(self.tokens) - self.n_prompt
+
+    @property
+    def answer(self) -> list[int]:
+        """All tokens sampled so far."""
+        return [*self.past, *self.tokens[self.n_prompt :]]
 
     @property
     def n_pending(self) -> int:

@@ -169,7 +169,7 @@ def _admit(state: State, left: Budget, pieces: list[Piece], claims: set[tuple[ob
             _adopt(state, seq, hit)
         piece = _chunk(state, seq, left.tokens, left.rows)
         if piece is None or not seq.tables.grow(piece.start + piece.count):
-            _put_back(seq)
+            put_back(seq)
             break
         claims.add(claim)
         state.waiting.remove(seq)
@@ -262,7 +262,7 @@ def finish(state: State, seq: Sequence) -> None:
                 state.pinned.add(pin.tables)
     if state.blocked is not None and state.blocked[0] is seq:
         state.blocked = None
-    _put_back(seq)
+    put_back(seq)
 
 
 def unpin(state: State, pin: Pin) -> None:
@@ -362,7 +362,7 @@ def _fits(state: State, seq: Sequence, hit: Hit, n_tokens: int) -> bool:
     return True
 
 
-def _put_back(seq: Sequence) -> None:
+def put_back(seq: Sequence) -> None:
     """A sequence without pages: all of it is still to be computed."""
     seq.tables.release()
     seq.n_cached = seq.n_settled = 0
@@ -382,7 +382,7 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], 
         gone.add(victim)
         state.preemptions += 1
         settle(state, victim, whole=True)
-        _put_back(victim)
+        put_back(victim)
         victim.unasked = state.ledger.cache.on_evict is not None
         state.waiting.add(victim, first=True)
         if victim is seq:

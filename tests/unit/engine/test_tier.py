@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.engine.test_scheduler import new_seq
 
@@ -86,32 +86,38 @@ class Machine:
         self.tier.close(save=True)
 
 
+ACTIONS = st.tuples(
+    st.sampled_from(["add", "add", *["step"] * 5, "cancel", "restart", "damage"]),
+    st.integers(1, 200),  # tokens, or which sequence, or which file
+    st.sampled_from([(0, "a"), (0, "a"), (40, "a"), (0, "b")]),
+    st.integers(0, 2),
+)
+"""What happens next. Drawn without a look at the machine: how far it is depends on time."""
+
+
 @pytest.mark.parametrize("kind", CLASSES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_random_traffic(kind: str, data: st.DataObject) -> None:
+@settings(max_examples=25, deadline=None)
+@given(
+    n_pages=st.integers(8, 16),
+    budget=st.builds(Budget, st.integers(4, 64), st.integers(1, 4), st.just(4), st.integers(0, 9)),
+    actions=st.lists(ACTIONS, min_size=1, max_size=40),
+)
+def test_random_traffic(kind: str, n_pages: int, budget: Budget, actions: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        budget = Budget(data.draw(st.integers(4, 64)), data.draw(st.integers(1, 4)), 4, data.draw(st.integers(0, 9)))
-
-        def machine() -> Machine:
-            return Machine(CLASSES[kind], data.draw(st.integers(8, 16)), budget, folder)
-
-        m = machine()
-        for _ in range(data.draw(st.integers(1, 40))):
-            action = data.draw(st.sampled_from(["add", "add", *["step"] * 5, "cancel", "restart", "damage"]))
+        m = Machine(CLASSES[kind], n_pages, budget, folder)
+        for action, n, (text, salt), how in actions:
             if action == "add":
-                text, salt = data.draw(st.sampled_from([0, 0, 40])), data.draw(st.sampled_from("aab"))
-                m.add(data.draw(st.integers(1, 200)), text, salt)
+                m.add(n, text, salt)
             elif action == "cancel" and m.live:
-                m.end(data.draw(st.sampled_from(m.live)), "cancelled")
+                m.end(m.live[n % len(m.live)], "cancelled")
             elif action == "restart":
                 m.close()
-                m = machine()
+                m = Machine(CLASSES[kind], n_pages, budget, folder)
             elif action == "damage":
                 files = sorted(p for p in folder.rglob("*-[0-9]") if p.is_file())
                 if files:
-                    damage(data.draw(st.sampled_from(files)), data.draw(st.integers(0, 2)))
+                    damage(files[n % len(files)], how)
             else:
                 m.step()
         for _ in range(2000):
