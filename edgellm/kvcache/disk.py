@@ -35,6 +35,7 @@ from edgellm.core.record import dataclass
 log = logging.getLogger(__name__)
 
 FIRST_LINE = b"edgellm page 1\n"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
 _TAIL = struct.Struct("<QI")
 
 KEPT = 0.9
@@ -251,7 +252,7 @@ class DiskStore:
         part = path.with_name(f"{path.name}.{os.getpid()}-{id(self):x}.part")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
+            with open(os.open(part, _FLAGS, 0o600), "wb", buffering=0) as file:
                 for piece in (head, data, tail):
                     if file.write(piece) != len(piece):
                         raise OSError(f"{part}: the disk took less than was written")
