@@ -35,9 +35,10 @@ def words(n: int, seed: int, n_vocab: int) -> list[int]:
 
 def gap(model: str) -> None:
     """A stream that decodes while a prompt of 4,000 tokens arrives: seconds between its tokens, before and during."""
-    with edgellm.LLM(model, n_ctx=6144, max_seqs=4) as llm:
+    with edgellm.LLM(model, n_ctx=6144, max_seqs=4, prefix_cache=False) as llm:
         n_vocab = llm.info.n_vocab
-        llm.generate(words(64, 1, n_vocab), max_tokens=8, temperature=0)
+        for n in (6000, 64):  # memory that is touched for the first time is another matter
+            llm.generate(words(n, n, n_vocab), max_tokens=8, temperature=0)
         engine, sent = llm._loaded.engine, []
         other = threading.Thread(
             target=lambda: sent.append(llm.generate(words(4000, 2, n_vocab), max_tokens=1, temperature=0))

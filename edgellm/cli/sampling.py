@@ -112,6 +112,8 @@ _ALL = (
     Option("allowed_token_ids", ("--allowed-token-ids",), _ids, "ID,..", "choose among these tokens only"),
     Option("min_tokens", ("--min-tokens",), int, "N", "do not end the answer before N tokens"),
     Option("ignore_eos", ("--ignore-eos",), _switch, None, "go on when the model ends its turn"),
+    Option("context_shift", ("--context-shift",), _switch, None,
+           "an answer that fills the context goes on without its older half; needs -n"),
     Option("logit_bias", ("-l", "--logit-bias"), _bias, "ID(+/-)BIAS",
            "change a token's logit: 15043+1; 15043-inf bans it (repeatable)", many=True),
     Option("logprobs", ("--logprobs",), int, "N", "with --json: log-probabilities of the answer's tokens and N others"),
