@@ -86,9 +86,12 @@ def test_a_whole_conversation(start: Start, tab: Any) -> None:
     assert {url.split("/")[2] for url in tab.asked if url.startswith("http")} == {s.url.split("/")[2]}
 
 
+ENDLESS = "Repeat the word one a thousand times: one one one one one one one one one one one one"
+
+
 @needs_browser
 def test_the_starter_model_answers(start: Start, tab: Any, smollm2_path: Path) -> None:
-    s = start(path=smollm2_path, real=True, name="smollm2:135m", options={"n_ctx": 512})
+    s = start(path=smollm2_path, real=True, name="smollm2:135m", options={"n_ctx": 4096})
     tab.goto(s.url)
     sync_api.expect(tab.get_by_label("Model")).to_have_value("smollm2:135m")
     tab.get_by_role("button", name="Settings").click()
@@ -101,9 +104,19 @@ def test_the_starter_model_answers(start: Start, tab: Any, smollm2_path: Path) -
     assert "cached" in tab.locator(".turn.assistant .figures").last.inner_text()
     tab.get_by_role("button", name="Regenerate").first.click()
     assert answers(tab) == ["Red\nBlue\nGreen"]
+    ask(tab, ENDLESS)
+    sync_api.expect(tab.locator(".turn.assistant .body").last).to_contain_text("one")
+    tab.keyboard.press("Escape")
+    assert len(answers(tab)) == 2
+    assert "stopped" in tab.locator(".turn.assistant .figures").last.inner_text()
+    tab.get_by_role("button", name="Edit").last.click()
+    tab.get_by_label("Edit the message").fill("Thank you.")
+    tab.keyboard.press("Enter")
+    thanks = answers(tab)[1]
     tab.reload()
     tab.locator("#list .open").first.click()
-    assert answers(tab) == ["Red\nBlue\nGreen"]
+    assert answers(tab) == ["Red\nBlue\nGreen", thanks]
+    assert tab.locator(".turn.user .body").all_inner_texts() == ["Name three colors.", "Thank you."]
     assert {url.split("/")[2] for url in tab.asked if url.startswith("http")} == {s.url.split("/")[2]}
 
 
