@@ -10,8 +10,8 @@ arrivals of many users are a Poisson process. Prompts begin with one of a few sh
 and answers are log-normal. All of it follows from --seed: every target gets the same load. --json prints one object.
 
 A static batch is one as transformers' generate() computes it: rows whose answer is complete are computed on until the
-longest answer of the batch is. With --shrinking they leave, which no program with static batches does: what is left
-then of the difference is that nobody joins before all have left.
+longest answer of the batch is. With --shrinking they leave, a stronger rival: what is left then of the difference is
+that nobody joins before all have left.
 """
 
 from __future__ import annotations
