@@ -44,6 +44,7 @@ class LLM(Front):
     prefix_cache_dir: a directory that keeps them on disk, too: what memory has no room for, and, when this LLM is
         closed, what it has, come back for a later prompt, in any process. Its files hold what was computed for prompts,
         whoever sent them. prefix_cache_size: bytes they take at most (10 GiB).
+    warm: the tokenizer's tables are built while the weights are loaded; False: at the first text, or at `warm()`.
     progress: called with (stage, fraction) while loading.
 
     Raises ModelNotFound, GGUFError, UnsupportedModel, CacheError, CapacityError, ConfigError, NativeError.

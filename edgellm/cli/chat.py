@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edgellm.cli import options, sampling
@@ -58,25 +59,31 @@ def run(args: argparse.Namespace) -> int:
 
 def run_here(args: argparse.Namespace) -> int:
     """The chat with a model in this process, which `run` may become, too."""
-    from edgellm.cli.repl import Repl
-
     params, system = sampling.from_arguments(args), options.system_prompt(args)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None
-    if typed and not args.simple_io:  # beside the weights, which are repacked without Python
-        threading.Thread(target=importlib.import_module, args=("edgellm.cli.history",), daemon=True).start()
 
     def opener(model: str, **changed: Any) -> LLM:
         return options.open_llm(argparse.Namespace(**{**vars(args), "model": model, **changed}))
 
-    llm = opener(name)
+    # What only a person needs is imported beside the weights, which are repacked without Python, and what the first
+    # message needs is built while it is typed.
+    edited = typed and not args.simple_io
+    llm = options.open_llm(args, _import_terminal) if edited else opener(name)
     if llm.is_base:
         llm.close()
         return options.refuse_base(name)
+    from edgellm.cli.repl import Repl
+
     chat = Repl(name, llm, opener, params, system, typed=typed, simple=args.simple_io)
     info = llm.info
     about = f"{info.n_params / 1e6:.0f} M parameters, context {info.n_ctx}, {info.n_threads} threads, {info.isa}"
-    return _loop(chat, args, about)
+    return _loop(chat, args, about, llm.warm if edited else None)
+
+
+def _import_terminal() -> None:
+    """Begin to import the line editor."""
+    threading.Thread(target=importlib.import_module, args=("edgellm.cli.history",), daemon=True).start()
 
 
 def _talk_to_server(args: argparse.Namespace) -> int:
@@ -100,14 +107,14 @@ def _talk_to_server(args: argparse.Namespace) -> int:
     return _loop(chat, args, f"on {remote.url}{context}")
 
 
-def _loop(chat: Repl, args: argparse.Namespace, about: str) -> int:
-    """Talk until the end. about: what is said of the model first."""
+def _loop(chat: Repl, args: argparse.Namespace, about: str, shown: Callable[[], None] | None = None) -> int:
+    """Talk until the end. about: what is said of the model first. shown: called when the first prompt is there."""
     try:
         chat.markdown = chat.markdown and not args.no_markdown
         chat.wrap = chat.wrap and not args.no_wordwrap
         chat.stats = "long" if args.verbose else "short" if chat.typed and not args.simple_io else ""
         if chat.typed:
             print(f"{chat.model}: {about}. /? for help, /bye to leave.", file=sys.stderr)
-        return chat.loop(store=not getattr(args, "no_history", False))
+        return chat.loop(store=not getattr(args, "no_history", False), shown=shown)
     finally:
         chat.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -149,8 +150,12 @@ def find(args: argparse.Namespace) -> ResolvedModel:
         return hub.resolve(model_name(args), offline=args.offline, progress=bars.download)
 
 
-def open_llm(args: argparse.Namespace) -> LLM:
-    """Find and open the model; the caller closes it."""
+def open_llm(args: argparse.Namespace, beside: Callable[[], None] | None = None) -> LLM:
+    """Find and open the model; the caller closes it.
+
+    beside: begins work to be done while the weights are loaded, in place of the tokenizer's tables: `LLM.warm` is then
+    the caller's.
+    """
     from edgellm import hub
     from edgellm.engine.loader import PROMPT
     from edgellm.llm import LLM
@@ -158,6 +163,12 @@ def open_llm(args: argparse.Namespace) -> LLM:
     gc.unfreeze()  # what an earlier model left may go now
     path, draft = find(args).path, args.draft
     with Bars() as bars:
+
+        def progress(stage: str, fraction: float) -> None:
+            if beside is not None and fraction == 0.0:
+                beside()
+            bars.load(stage, fraction)
+
         if draft not in (None, PROMPT):
             draft = hub.resolve(draft, offline=args.offline, progress=bars.download).path
         llm = LLM(
@@ -171,7 +182,8 @@ def open_llm(args: argparse.Namespace) -> LLM:
             strict=not args.no_strict,
             n_batch=ubatch(args),
             draft=draft,
-            progress=bars.load,
+            warm=beside is None,
+            progress=progress,
             **drafts.prefix_cache(args),
         )
     # What a model is made of stays, half a million objects: looking through them takes longer than some answers.

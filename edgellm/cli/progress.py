@@ -38,8 +38,8 @@ class Bars:
             self.download(done, total, label)
 
     def load(self, stage: str, fraction: float) -> None:
-        """`fraction` (0 to 1) of a stage of opening a model. A stage that begins with its end shows nothing."""
-        if sys.stderr.isatty() and (fraction < 1.0 or stage in self._tasks):
+        """`fraction` (0 to 1) of a stage of opening a model. Of its begin and end alone nothing is shown."""
+        if sys.stderr.isatty() and (0.0 < fraction < 1.0 or stage in self._tasks):
             self._update(stage, fraction, 1.0, (), transient=True)
 
     def _update(

@@ -153,8 +153,9 @@ def _wait_for_input() -> None:
 class Typed:
     """A terminal with line editing, history, and completion of commands.
 
-    history: the file for it. complete: what Tab offers. say: for what the person should know. output: the terminal,
-    None: standard output, or standard error where the former is none.
+    history: the file for it. complete: what Tab offers. say: for what the person should know. shown: called once, when
+    the first prompt is on the screen. output: the terminal, None: standard output, or standard error where the former
+    is none.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class Typed:
         complete: Complete,
         say: Callable[[str], None],
         *,
+        shown: Callable[[], None] | None = None,
         output: Output | None = None,
     ) -> None:
         from edgellm.cli.history import FileHistory
@@ -172,6 +174,8 @@ class Typed:
         self._history: FileHistory | None = FileHistory(history) if history is not None else None
         self._session = self._new_session(output)
         self._idle = False
+        if shown is not None:
+            self._call_once(shown)
 
     def messages(self) -> Generator[Message, None, None]:
         """See Reader."""
@@ -198,6 +202,15 @@ class Typed:
             return False
         self._history.enabled = keep
         return keep
+
+    def _call_once(self, shown: Callable[[], None]) -> None:
+        after = self._session.app.after_render
+
+        def call(_: object) -> None:
+            after.remove_handler(call)
+            shown()
+
+        after.add_handler(call)
 
     def _new_session(self, output: Output | None) -> PromptSession[str]:
         from prompt_toolkit import PromptSession

@@ -71,10 +71,11 @@ class Repl:
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def loop(self, *, store: bool = True) -> int:
+    def loop(self, *, store: bool = True, shown: Callable[[], None] | None = None) -> int:
         """Read and answer until the end. The exit code: 1 when messages came from a pipe and one could not be
-        answered. store: keep what is typed for the next time."""
-        self._reader = self._new_reader()
+        answered. store: keep what is typed for the next time. shown: called when the first prompt that can be edited
+        is on the screen."""
+        self._reader = self._new_reader(shown)
         self._reader.keep_history(store)
         with closing(self._reader.messages()) as messages:
             for message in messages:
@@ -241,7 +242,7 @@ class Repl:
 
     # -- input -----------------------------------------------------------------------------------------------------
 
-    def _new_reader(self) -> Reader:
+    def _new_reader(self, shown: Callable[[], None] | None) -> Reader:
         if not self.typed:
             return Lines()
         if self._simple:
@@ -250,4 +251,4 @@ class Repl:
             history = STATE.get() / "history.jsonl"
         except ConfigError:
             history = None
-        return Typed(history, commands.complete, self.say)
+        return Typed(history, commands.complete, self.say, shown=shown)

@@ -65,6 +65,7 @@ class Front:
         prefix_cache: bool = True,
         prefix_cache_dir: str | Path | None = None,
         prefix_cache_size: int = DISK_BYTES,
+        warm: bool = True,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         if draft not in (None, PROMPT):
@@ -87,6 +88,7 @@ class Front:
             prefix_cache_dir=None if prefix_cache_dir is None else os.fspath(prefix_cache_dir),
             prefix_cache_size=prefix_cache_size,
             draft=draft,
+            warm=warm,
         )
         self._pid = os.getpid()
         self._loaded: Loaded = open_model(str(found.path), options, progress)
@@ -114,6 +116,11 @@ class Front:
     def is_base(self) -> bool:
         """Whether this model has no chat template or is catalogued as a base model: `generate`, not `chat`."""
         return self._base
+
+    def warm(self) -> None:
+        """Begin to build the tokenizer's tables, where that was put off (warm=False); returns at once."""
+        self._check_alive()
+        self._loaded.warming.start()
 
     # -- the state of things -----------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -27,6 +26,7 @@ from edgellm.engine.request import Decoder
 from edgellm.engine.scheduler import Budget
 from edgellm.engine.spec import EngineSpec
 from edgellm.engine.speculation import PromptLookup, Speculation
+from edgellm.engine.warming import Warming
 from edgellm.gguf.reader import GGUFFile
 from edgellm.gguf.values import StringArray
 from edgellm.kvcache.disk import DiskStore
@@ -39,7 +39,7 @@ from edgellm.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
-"""Called with a stage ("weights") and a fraction 0..1."""
+"""Called with a stage ("weights") and a fraction, from 0.0 before anything of it is done to 1.0."""
 
 KV_FRACTION = 0.4
 """Default share of the memory available at start that the KV cache may grow to."""
@@ -71,6 +71,7 @@ class OpenOptions:
     prefix_cache_dir: str | None = None
     prefix_cache_size: int = DISK_BYTES
     draft: str | None = None
+    warm: bool = True
     check: bool = False
 
 
@@ -84,7 +85,7 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate
     engine: Engine
-    warming: threading.Thread
+    warming: Warming
     backend: BackendInfo
     n_ctx: int
     kv_type: str
@@ -127,10 +128,13 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
         fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
         backend = select_backend(options.backend)
-        # Beside the weights: this is Python, and they are repacked without it. A text call that comes sooner waits.
-        warming = threading.Thread(target=_warm, args=(tokenizer, template), name="edgellm-tokenizer", daemon=True)
-        warming.start()
+        # Beside the weights: this is Python, and they are repacked without it.
+        warming = Warming(tokenizer, template)
         undo.callback(warming.join)
+        if options.warm:
+            warming.start()
+        if progress is not None:
+            progress("weights", 0.0)
         try:
             executable = backend.compile(plan, file, config, (lambda f: progress("weights", f)) if progress else None)
         except CapacityError as e:
@@ -218,12 +222,6 @@ def _speculation(
 def _words(file: GGUFFile) -> list[str]:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return list(tokens) if isinstance(tokens, StringArray) else []
-
-
-def _warm(tokenizer: Tokenizer, template: ChatTemplate) -> None:
-    """Build what text needs."""
-    tokenizer.warm()
-    template.warm()
 
 
 def _checked(options: OpenOptions) -> OpenOptions:

@@ -59,6 +59,35 @@ def wait_for_steps(llm: LLM, n: int = 2) -> None:
         time.sleep(0.001)
 
 
+def test_the_progress_of_opening_begins_before_the_weights_are_loaded(open_llm: OpenLLM) -> None:
+    events: list[object] = []
+
+    class Watched(FakeBackend):
+        def compile(self, *args: Any) -> Any:
+            events.append("compile")
+            return super().compile(*args)
+
+    open_llm(Watched(), progress=lambda *told: events.append(told))
+    assert events == [("weights", 0.0), "compile", ("weights", 1.0)]
+
+
+def test_text_works_before_the_tables_are_built(open_llm: OpenLLM) -> None:
+    def built(llm: LLM) -> bool:
+        llm._loaded.warming.join()
+        return llm.tokenizer._encoder is not None
+
+    expected = open_llm()
+    assert built(expected)
+    cold = open_llm(warm=False)
+    assert not built(cold)
+    assert cold.chat("Hi", seed=1, max_tokens=4).token_ids == expected.chat("Hi", seed=1, max_tokens=4).token_ids
+    later = open_llm(warm=False)
+    later.warm()
+    later.warm()
+    assert built(later)
+    open_llm(warm=False).close()
+
+
 # -- close -----------------------------------------------------------------------------------------------------
 
 
@@ -501,7 +530,9 @@ def test_cycles_of_load_generate_close_level_off(
     middle = cycles(80)
     end = cycles(80)
     assert _descriptors(process) <= descriptors
-    assert process.num_threads() <= threads
+    deadline = time.monotonic() + 60
+    while process.num_threads() > threads:  # the system's end of a thread comes a moment after Python's
+        assert time.monotonic() < deadline
     assert end - middle < 4 << 20
 
 

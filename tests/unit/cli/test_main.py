@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from serving.tiny import saying
-from unit.cli.conftest import CLI, command, environment
+from unit.cli.conftest import CLI, Screen, command, environment
 
 from edgellm.backends.fake import FakeBackend
 from edgellm.cli import ALIASES, COMMANDS, EXIT_CODES, HINTS, command_parser, top_parser
@@ -187,6 +187,35 @@ def test_an_answer_imports_nothing_that_it_can_do_without(tiny: str) -> None:
 def test_a_chat_in_a_pipe_imports_no_terminal_libraries(tiny: str) -> None:
     loaded = imported("chat", tiny, "-n", "1", stdin="Hi\n/bye\n", answers=("x",))
     assert loaded.isdisjoint({"rich", "prompt_toolkit", "pygments", "huggingface_hub", "asyncio"})
+
+
+EDITOR = """
+import sys
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "prompt_toolkit":
+            sys.stderr.write(f"<editor after backend: {'edgellm.backends.reference.backend' in sys.modules}>")
+sys.meta_path.insert(0, Watch())
+from edgellm.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_on_a_terminal_the_line_editor_is_imported_beside_the_weights(tiny: str) -> None:
+    """Before that it would hold up their loading, which does without Python."""
+    if sys.platform == "win32":
+        pytest.skip("pseudo-terminals need a POSIX system")
+    screen = Screen([sys.executable, "-c", EDITOR, "chat", tiny, "--backend", "reference"], "xterm", None)
+    try:
+        screen.wait_for("<editor after backend: True>")
+        screen.wait_for(">>> ")
+        screen.type("Hi\r")
+        screen.wait_for(">>> ")
+        screen.type("\x04")
+        assert screen.end() == 0
+        assert screen.shown.count("<editor") == 1
+    finally:
+        screen.close()
 
 
 def test_the_package_imports_nothing_of_itself_before_the_program_can_be_interrupted() -> None:

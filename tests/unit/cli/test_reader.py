@@ -148,6 +148,22 @@ def test_editing(keys: str, expected: list[str]) -> None:
     assert typed(keys)[0] == expected
 
 
+def test_what_waits_for_the_first_prompt_is_called_once_when_it_is_there() -> None:
+    events: list[str] = []
+
+    class Screen(DummyOutput):
+        def write(self, data: str) -> None:
+            if ">" in data:
+                events.append("prompt")
+
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        pipe.send_text("one\rtwo\r\x04")
+        reader = Typed(None, lambda _: [], events.append, shown=lambda: events.append("shown"), output=Screen())
+        assert [m.text for m in reader.messages()] == ["one", "two"]
+    assert events.count("shown") == 1
+    assert events[: events.index("shown")] == ["prompt"] * 3, "the three characters of the first prompt"
+
+
 def test_an_interrupt_clears_the_line_and_a_second_one_explains() -> None:
     assert typed("not sent\x03sent\r") == (["sent"], [])
     assert typed("\x03x\r") == (["x"], ["Ctrl-D or /bye leaves"])
