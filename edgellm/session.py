@@ -120,7 +120,7 @@ class Session:
         with self._lock:
             self._check_open()
             kept = self._engine.read_pin(self._held[0])
-            sessionfile.write(Path(path), self._front._loaded.fingerprint, self._tokens, kept)
+            sessionfile.write(Path(path), self._front._loaded.fingerprint(), self._tokens, kept)
 
     def load(self, path: str | Path) -> Session:
         """Become the session of a file that `save` wrote, also in another process. Nothing is computed. Returns self.
@@ -130,7 +130,7 @@ class Session:
         """
         with self._lock:
             self._check_open()
-            tokens, kept = sessionfile.read(Path(path), self._front._loaded.fingerprint)
+            tokens, kept = sessionfile.read(Path(path), self._front._loaded.fingerprint())
             tokens = self._front._prompt_ids(tokens) if tokens else []
             old, self._held[0] = self._held[0], self._engine.restore(tokens, kept)
             self._tokens = tokens

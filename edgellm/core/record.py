@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from dataclasses import dataclass, field, replace
 
-__all__ = ["dataclass", "field", "replace"]
+__all__ = ["dataclass", "field", "late", "later", "replace"]
 
 T = TypeVar("T")
 _MISSING = object()
@@ -46,6 +46,45 @@ if not TYPE_CHECKING:
         """A copy with some fields changed."""
         kept = {name: getattr(record, name) for name in record.__match_args__ if name not in changes}
         return type(record)(**kept, **changes)
+
+
+def late(name: str) -> Callable[[type[T]], type[T]]:
+    """Makes a field of a record one that may be given as `later(function)`."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        setattr(cls, name, _Late(getattr(cls, name)))
+        return cls
+
+    return decorate
+
+
+def later(function: Callable[[], T]) -> T:
+    """The value of a late field that is found out when it is first read (and again, where that has raised).
+
+    Whoever compares, prints, copies or pickles the record reads it, too.
+    """
+    return function  # type: ignore[return-value]
+
+
+class _Late:
+    """Stands before the slot of a late field."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, record: object, cls: Any = None) -> Any:
+        if record is None:
+            return self
+        value = self._slot.__get__(record, cls)
+        if callable(value):
+            value = value()
+            self._slot.__set__(record, value)
+        return value
+
+    def __set__(self, record: object, value: object) -> None:
+        self._slot.__set__(record, value)
 
 
 def _record(cls: Any, frozen: bool, eq: bool) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgellm.core.errors import EdgeLLMError
-from edgellm.core.record import dataclass, field
+from edgellm.core.record import dataclass, field, late
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,13 @@ class Choice:
     logprobs: Logprobs | None = None
 
 
+@late("fingerprint")
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A finished request. `str(c)` is the first choice's text.
 
     seed: replays the result together with `fingerprint` (numerics version, model hash, KV type).
+        It is a function of every byte of the model, which is read for it when it is first asked for; see LLMInfo.
     error: the exception, when finish_reason is "error", or "cancelled" because the model was closed.
     prompt_logprobs: one entry a prompt token, where they were asked for; the first is None.
     notes: what was done to a chat's messages that the model's template cannot express, one sentence each.

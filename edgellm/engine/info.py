@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from edgellm.core.record import dataclass
+from edgellm.core.record import dataclass, late, later
 from edgellm.engine.loader import Loaded
 
 
+@late("fingerprint")
 @dataclass(frozen=True, slots=True)
 class LLMInfo:
-    """What was opened and chosen. Sizes in bytes; kv_bytes is what the cache takes when it is full."""
+    """What was opened and chosen. Sizes in bytes; kv_bytes is what the cache takes when it is full.
+
+    fingerprint: `el<numerics version>-<model hash>-<kv type>`: the same fingerprint, seed and request give the same
+        answer. The hash is a function of every byte of the model's files: they are read when it is first asked for (10
+        GB/s from memory), unless an earlier process has done so since they last changed. Raises GGUFError where they
+        cannot be read, or have changed since the model was opened.
+    """
 
     path: str
     architecture: str
@@ -48,7 +55,7 @@ def describe(loaded: Loaded) -> LLMInfo:
         kv_type=loaded.kv_type,
         kv_bytes=loaded.kv_bytes,
         has_chat_template=loaded.template.has_template,
-        fingerprint=loaded.fingerprint,
+        fingerprint=later(loaded.fingerprint),
     )
 
 

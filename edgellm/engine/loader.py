@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
@@ -77,7 +78,7 @@ class OpenOptions:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to serve."""
+    """A model ready to serve. fingerprint: says it, and reads the whole file where that has to be; GGUFError."""
 
     file: GGUFFile
     plan: Plan
@@ -90,7 +91,7 @@ class Loaded:
     n_ctx: int
     kv_type: str
     kv_bytes: int
-    fingerprint: str
+    fingerprint: Callable[[], str]
     sampling_defaults: dict[str, float | int]
 
 
@@ -126,7 +127,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         )
         kv_type = kv_pair_name(options.k_type, options.v_type)
         marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
-        fingerprint = f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kv_type}{marks}"
+        fingerprint = partial(_fingerprint, file, kv_type + marks)
         backend = select_backend(options.backend)
         # Beside the weights: this is Python, and they are repacked without it.
         warming = Warming(tokenizer, template)
@@ -154,7 +155,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
         disk = None
         if options.prefix_cache_dir is not None:
             folder = os.path.expanduser(options.prefix_cache_dir)
-            disk = DiskStore(folder, f"{fingerprint}-{info.name}", options.prefix_cache_size)
+            disk = DiskStore(folder, f"{fingerprint()}-{info.name}", options.prefix_cache_size)
             undo.callback(disk.close)
         engine = Engine(executable, spec, new_decoder, tokenizer.token_bytes, speculation, disk)
         undo.callback(engine.close)
@@ -222,6 +223,10 @@ def _speculation(
 def _words(file: GGUFFile) -> list[str]:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return list(tokens) if isinstance(tokens, StringArray) else []
+
+
+def _fingerprint(file: GGUFFile, kind: str) -> str:
+    return f"el{NUMERICS_VERSION}-{file.fingerprint()[:12]}-{kind}"
 
 
 def _checked(options: OpenOptions) -> OpenOptions:

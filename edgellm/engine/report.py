@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgellm.core.errors import TokenizerError
+from edgellm.core.record import later
 from edgellm.core.results import Choice, Chunk, Completion, Logprobs, Timings, TokenLogprob, Usage
 from edgellm.core.types import Scored
 from edgellm.engine.request import Delta, Done, Event, Request
@@ -57,7 +58,7 @@ def scored_tokens(request: Request, tokenizer: Tokenizer) -> list[TokenLogprob]:
     return texts.add(request.prompt_logprobs).content
 
 
-def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> Completion:
+def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: Callable[[], str]) -> Completion:
     """What a finished request returns."""
     n_prompt = len(request.prompt)
     params = request.params
@@ -86,7 +87,7 @@ def completion_of(request: Request, tokenizer: Tokenizer, fingerprint: str) -> C
             first_token=max(0.0, first - request.submitted),
         ),
         seed=request.seed,
-        fingerprint=fingerprint,
+        fingerprint=later(fingerprint),
         error=request.error,
         prompt_logprobs=prompt_logprobs,
         notes=(*request.notes, *_forgotten(request)),
@@ -106,7 +107,7 @@ def _forgotten(request: Request) -> list[str]:
 class Chunks:
     """Turns the events of a streamed request into chunks. The last one carries the Completion."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, fingerprint: str) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, fingerprint: Callable[[], str]) -> None:
         self._request, self._tokenizer, self._fingerprint = request, tokenizer, fingerprint
         self._texts = [LogprobText(tokenizer) for _ in range(request.n)]
         self._n_ended = 0

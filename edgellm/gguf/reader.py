@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import mmap
 import os
 import stat
 import threading
-from bisect import bisect_right
+import time
 from collections.abc import Mapping
-from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -24,8 +22,7 @@ from edgellm.gguf.values import Bytes, KVType, Value
 
 __all__ = ["GGUFFile", "TensorInfo"]
 
-_SAMPLES = 64
-_SAMPLE_BYTES = 1024
+_SAME = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 _FIRST_BYTES = 1 << 20  # of the header, read at once; a long vocabulary takes more
 _READ_BYTES = 1 << 30  # systems read at most about 2 GiB at once
 _seeking = threading.Lock()  # where reading at a place means going there first
@@ -44,7 +41,12 @@ class _File:
     def read(self, first: int, n: int) -> Bytes:
         """n bytes from byte `first` on. GGUFError where the file has become shorter."""
         out: Bytes = np.empty(n, np.uint8)
-        view, done = out.data, 0
+        self.read_into(out.data, first)
+        return out
+
+    def read_into(self, view: memoryview, first: int) -> None:
+        """Fills `view` from byte `first` on. GGUFError where the file has become shorter."""
+        n, done = len(view), 0
         while done < n:
             try:
                 got = self._into(view[done : done + _READ_BYTES], first + done)
@@ -56,7 +58,13 @@ class _File:
                     f"another program has cut it short; open it again when that is done"
                 )
             done += got
-        return out
+
+    def twin(self) -> _File:
+        """The same open file with a descriptor of its own. OSError."""
+        twin = _File.__new__(_File)
+        twin.path, twin.fd = self.path, -1
+        twin.fd = os.dup(self.fd)
+        return twin
 
     def _into(self, room: memoryview, at: int) -> int:
         if hasattr(os, "preadv"):
@@ -77,14 +85,44 @@ class _File:
 
 @dataclass(slots=True)
 class _Shard:
-    """One file, open and mapped. `data` is the whole file, read-only; all are None after closing."""
+    """One file, open and mapped. `data` is the whole file, read-only; all are None after closing.
+
+    status: what the system said about the file before anything was read.
+    """
 
     path: Path
-    size: int
+    status: os.stat_result
     header: Header
     file: _File | None
     map: mmap.mmap | None
     data: Bytes | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.status.st_size
+
+    def again(self) -> _File:
+        """The file with a descriptor of its own, after closing, too. GGUFError where it is not there as it was."""
+        try:
+            if self.file is not None:
+                return self.file.twin()
+            file = _File(self.path)
+            self.check(os.fstat(file.fd))
+        except OSError as e:
+            raise GGUFError(f"{self.path}: cannot be opened again: {e.strerror or e}") from e
+        return file
+
+    def check(self, now: os.stat_result, whole: bool = False) -> None:
+        """GGUFError where the file is another, or was written to, since it was opened.
+
+        whole: also where it may have been, since only its time of change is another (a new name changes that, too).
+        """
+        if any(getattr(now, x) != getattr(self.status, x) for x in (*_SAME, "st_ctime_ns")[: None if whole else -1]):
+            raise GGUFError(
+                f"{self.path}: the file has changed since it was opened, another program has written to it or put "
+                f"another one in its place; open it again when that is done"
+            )
 
     def read(self, first: int, n: int) -> Bytes:
         """n bytes from byte `first` on, copied. GGUFError where they are gone, or the file is closed."""
@@ -131,6 +169,7 @@ class GGUFFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._shards: list[_Shard] = []
         self._fingerprint: str | None = None
+        self._hashing, self._opening = threading.Lock(), threading.Lock()
         try:
             self._open(_locate(Path(path)))
         except BaseException:
@@ -199,34 +238,53 @@ class GGUFFile:
         _drop(self._shards[info.shard].map, first, last)
 
     def fingerprint(self) -> str:
-        """A cheap hash of the model, 64 hex digits: the same for the same bytes, wherever the file lies.
+        """A hash of every byte of all files, 64 hex digits: the same for the same bytes, wherever the files lie.
 
-        SHA-256 over every file's header and size, and 1 KiB at each of 64 places spread evenly over the
-        tensors' bytes. It tells models apart; it does not prove that a file is intact.
+        The first call reads the files (two threads take 10 GB/s), unless a process has done so since they last
+        changed: the cache directory remembers it (`edgellm.gguf.digest`). Works after `close`, too, while the files
+        are where they were. A file must not change while it is open: GGUFError where its size or time of modification
+        is another when its fingerprint is asked for first. Where a program has set that time back, the hash is that
+        of the bytes as they are then. Thread-safe; others wait for the first. After an error the next call tries again.
         """
-        if self._fingerprint is None:
-            self._fingerprint = self._hash()
-        return self._fingerprint
+        with self._hashing:
+            if self._fingerprint is None:
+                self._fingerprint = self._hash()
+            return self._fingerprint
 
     def _hash(self) -> str:
-        digest = hashlib.sha256()
+        from edgellm.gguf import digest
+
+        opened = [digest.Opened(s.path, s.status) for s in self._shards]
+        known = digest.recall(opened)
+        if known is not None:
+            return known
+        with contextlib.ExitStack() as open_files:
+            files: list[_File] = []
+            for shard in self._shards:
+                with self._opening:  # or `close` could take the descriptor away meanwhile
+                    files.append(shard.again())
+                open_files.callback(files[-1].close)
+            begin = time.time_ns()
+            value = digest.digest([(f.read_into, s.size) for f, s in zip(files, self._shards, strict=True)])
+            now = [os.fstat(f.fd) for f in files]
+        for shard, status in zip(self._shards, now, strict=True):
+            shard.check(status)
+        if [s.status.st_ctime_ns for s in self._shards] == [status.st_ctime_ns for status in now]:
+            digest.remember(opened, value, begin)
+        return value
+
+    def check_unchanged(self) -> None:
+        """GGUFError where the system says that a file has changed since it was opened, or where it is closed."""
         for shard in self._shards:
-            digest.update(shard.size.to_bytes(8, "little"))
-            digest.update(shard.read(0, min(shard.header.data_start, shard.size)).data)
-        infos = list(self.tensors.values())
-        ends = list(accumulate(t.n_bytes for t in infos))
-        for i in range(_SAMPLES if ends else 0):
-            at = ends[-1] * i // _SAMPLES
-            k = bisect_right(ends, at)
-            begin = at - (ends[k] - infos[k].n_bytes)
-            n = min(_SAMPLE_BYTES, infos[k].n_bytes - begin)
-            digest.update(self.read(infos[k].name, begin, n).data)
-        return digest.hexdigest()
+            if shard.file is None:
+                raise GGUFError(f"{self.path}: the file is closed")
+            shard.check(os.fstat(shard.file.fd), whole=True)
 
     def close(self) -> None:
         """Unmaps the files. Views that were handed out stay valid and keep their file mapped. Idempotent."""
-        for shard in self._shards:
-            shard.close()
+        with self._opening:
+            for shard in self._shards:
+                shard.close()
 
     def __enter__(self) -> GGUFFile:
         return self
@@ -271,7 +329,8 @@ def _open_shard(path: Path, index: int) -> _Shard:
     except (OSError, ValueError) as e:
         raise GGUFError(f"{path}: cannot be opened: {getattr(e, 'strerror', None) or e}") from e
     try:
-        size = os.fstat(file.fd).st_size
+        status = os.fstat(file.fd)
+        size = status.st_size
         start = file.read(0, min(size, _FIRST_BYTES))
         header = parse_header(start, str(path), index, size=size, more=lambda n: file.read(0, n))
         # A file with no bytes cannot be mapped, but has been refused by now.
@@ -288,7 +347,7 @@ def _open_shard(path: Path, index: int) -> _Shard:
     except BaseException:
         file.close()
         raise
-    return _Shard(path, size, header, file, mapped, np.frombuffer(mapped, np.uint8))
+    return _Shard(path, status, header, file, mapped, np.frombuffer(mapped, np.uint8))
 
 
 def _drop(mapped: mmap.mmap | None, first: int, last: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgellm.core import env
 from edgellm.core.errors import ModelError, ModelNotFound
 from edgellm.core.record import replace
+from edgellm.gguf import digest
 from edgellm.hub import catalogue, notes, quants, spelling
 from edgellm.hub.catalogue import CatalogEntry
 from edgellm.hub.inventory import files_of, find, find_hf, list_local, part_file, repo_folder, repo_lock
@@ -62,7 +63,8 @@ def remove(name: str) -> int:
 
 
 def remove_all() -> int:
-    """Empties the cache: every model, the remains of downloads, every tile cache. Returns the bytes that were freed.
+    """Empties the cache: every model, the remains of downloads, every tile cache, the list of known hashes. Returns the
+    bytes that were freed.
 
     Files of other programs stay, tile caches beside models outside the cache, and lock files (empty; others may be
     waiting on them). ModelError where the system does not allow it.
@@ -73,6 +75,7 @@ def remove_all() -> int:
             if top.is_dir():
                 freed += sum(p.lstat().st_size for p in top.rglob("*") if not p.is_dir())
                 shutil.rmtree(top)
+        freed += digest.forget()
     except OSError as e:
         raise ModelError(f"the model cache cannot be emptied: {e}; close the programs that use it") from e
     return freed

@@ -139,6 +139,7 @@ class Models:
             served = Served(entry.name, llm, self._metrics, n_parallel=self._n_parallel, max_queue=self._max_queue)
             log.info("%s is ready after %.1f s", entry.name, time.monotonic() - begin)
             entry.served = served
+            served.find_fingerprint()
             return served
         except BaseException as e:
             entry.error = e

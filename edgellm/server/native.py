@@ -39,7 +39,8 @@ async def completion(request: Request) -> ServerReply:
         running = served.begin(prompts, params)
         return context.events(_stream(served, params, running, watched, body), on_error=_error_event)
     done = await context.wait(request, served.complete(prompts, params))
-    answers = [_answer(context, served, params, i, prompts[i], c, body) for i, c in enumerate(done)]
+    fingerprint = await served.fingerprint()
+    answers = [_answer(served, params, i, prompts[i], c, body, fingerprint) for i, c in enumerate(done)]
     if wanted:
         answers = [{name: value for name in wanted if (value := _reach(a, str(name))) is not None} for a in answers]
     return context.json(answers[0] if isinstance(body.raw("prompt"), str) or len(answers) == 1 else answers)
@@ -66,7 +67,13 @@ def _stop_type(choice: Choice) -> tuple[str, str]:
 
 
 def _answer(
-    context: Context, served: Served, params: SamplingParams, index: int, prompt: list[int], c: Completion, body: Body
+    served: Served,
+    params: SamplingParams,
+    index: int,
+    prompt: list[int],
+    c: Completion,
+    body: Body,
+    fingerprint: str,
 ) -> dict[str, Any]:
     choice = c.choices[0]
     stop_type, word = _stop_type(choice)
@@ -87,7 +94,7 @@ def _answer(
         "stop_type": stop_type,
         "stopping_word": word,
         "timings": shapes.timings(c),
-        "system_fingerprint": c.fingerprint,
+        "system_fingerprint": fingerprint,
     }
     if choice.logprobs is not None:
         answer["completion_probabilities"] = shapes.chat_entries(choice.logprobs)

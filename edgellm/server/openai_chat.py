@@ -74,10 +74,10 @@ async def chat_completions(request: Request) -> ServerReply:
         running = served.begin([prompt.ids], call.params, call.n)[0]
         return context.events(_stream(served, call, prompt, running))
     completion = (await context.wait(request, served.complete([prompt.ids], call.params, call.n)))[0]
-    return context.json(_whole(served, call, prompt, completion))
+    return context.json(_whole(served, call, prompt, completion, await served.fingerprint()))
 
 
-def _whole(served: Served, call: Call, prompt: ChatPrompt, completion: Completion) -> dict[str, Any]:
+def _whole(served: Served, call: Call, prompt: ChatPrompt, completion: Completion, fingerprint: str) -> dict[str, Any]:
     choices = []
     for c in completion.choices:
         thoughts, text = served.split(prompt, c)
@@ -98,7 +98,7 @@ def _whole(served: Served, call: Call, prompt: ChatPrompt, completion: Completio
         "object": "chat.completion",
         "created": int(time.time()),
         "model": served.name,
-        "system_fingerprint": completion.fingerprint,
+        "system_fingerprint": fingerprint,
         "choices": choices,
         "usage": shapes.usage([completion], served.thought_tokens(prompt, completion)),
         "timings": shapes.timings(completion),
@@ -116,7 +116,7 @@ async def _stream(served: Served, call: Call, prompt: ChatPrompt, running: Runni
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": served.name,
-            "system_fingerprint": served.fingerprint,
+            "system_fingerprint": await served.fingerprint(),
         }
     )[:-1]
     head = f'data: {head},"choices":['

@@ -54,7 +54,7 @@ async def completions(request: Request) -> ServerReply:
     if call.stream:
         return context.events(_stream(served, call, served.begin(call.prompts, call.params, call.n)))
     done = await context.wait(request, served.complete(call.prompts, call.params, call.n))
-    return context.json(_whole(served, call, done))
+    return context.json(_whole(served, call, done, await served.fingerprint()))
 
 
 async def read(body: Body, context: Context, served: Served) -> Call:
@@ -140,7 +140,7 @@ async def fill_in(served: Served, prompt: list[int], suffix: str) -> list[int]:
     return served.llm.checked_ids([before, *prompt, after, *rest, middle], "prompt")
 
 
-def _whole(served: Served, call: Call, done: list[Completion]) -> dict[str, Any]:
+def _whole(served: Served, call: Call, done: list[Completion], fingerprint: str) -> dict[str, Any]:
     choices = []
     for p, completion in enumerate(done):
         for c in completion.choices:
@@ -158,7 +158,7 @@ def _whole(served: Served, call: Call, done: list[Completion]) -> dict[str, Any]
         "object": "text_completion",
         "created": int(time.time()),
         "model": served.name,
-        "system_fingerprint": done[0].fingerprint,
+        "system_fingerprint": fingerprint,
         "choices": choices,
         "usage": shapes.usage(done),
     }
@@ -187,7 +187,7 @@ async def _stream(served: Served, call: Call, running: list[Running]) -> AsyncGe
         "object": "text_completion",
         "created": int(time.time()),
         "model": served.name,
-        "system_fingerprint": served.fingerprint,
+        "system_fingerprint": await served.fingerprint(),
     }
     head = f'data: {dumps(base)[:-1]},"choices":[{{"index":'
     tail = '}],"usage":null' if call.include_usage else "}]"

@@ -27,7 +27,7 @@ async def responses(request: Request) -> ServerReply:
     body = await context.body(request)
     served = await context.model(request, body)
     call = read(body, context, served)
-    shape = Shape(served, body)
+    shape = Shape(served, body, await served.fingerprint())
     prompt = await served.conversation(call.talk)
     if call.stream:
         events = _stream(served, prompt, shape, served.begin([prompt.ids], call.params))
@@ -138,7 +138,7 @@ class Shape:
     open: the kind of the item that is being written.
     """
 
-    def __init__(self, served: Served, body: Body) -> None:
+    def __init__(self, served: Served, body: Body, fingerprint: str) -> None:
         self.open: str | None = None
         self._ids = {MESSAGE: shapes.new_id("msg_"), REASONING: shapes.new_id("rs_")}
         self._n = self._index = -1
@@ -168,7 +168,7 @@ class Shape:
             "truncation": "disabled",
             "usage": None,
             "user": body.raw("user"),
-            "system_fingerprint": served.fingerprint,
+            "system_fingerprint": fingerprint,
         }
 
     def event(self, kind: str, **members: Any) -> bytes:

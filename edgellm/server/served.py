@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import logging
+import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from edgellm.async_llm import AsyncLLM
 from edgellm.core.config import SamplingParams
-from edgellm.core.errors import TemplateError, TokenizerError
+from edgellm.core.errors import EdgeLLMError, TemplateError, TokenizerError
 from edgellm.core.record import dataclass, field
 from edgellm.core.results import Choice, Chunk, Completion
 from edgellm.core.types import F32
@@ -23,6 +26,9 @@ from edgellm.engine.request import Request
 from edgellm.server.errors import ApiError, invalid
 from edgellm.server.metrics import Metrics
 from edgellm.server.reasoning import Thoughts, marks_of
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 QUICK_CHARS = 2048
 """Texts up to this length are tokenised in the event loop: a thread would cost more than it spares."""
@@ -195,6 +201,24 @@ class ServedLLM(AsyncLLM):
         return str(self._loaded.file.metadata.get("tokenizer.ggml.model", ""))
 
 
+def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """What `work` returns, from a thread that the end of the program does not wait for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        tell: Callable[[], None]
+        try:
+            tell = partial(future.set_result, work())
+        except Exception as e:
+            tell = partial(future.set_exception, e)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell)
+
+    threading.Thread(target=run, name="edgellm-fingerprint", daemon=True).start()
+    return future
+
+
 class Served:
     """An open model under the name that clients know it by.
 
@@ -205,10 +229,38 @@ class Served:
         self.name, self.llm, self.metrics = name, llm, metrics
         self.n_parallel, self.max_queue = n_parallel, max_queue
         self.created = int(time.time())
-        self.fingerprint = llm.info.fingerprint
+        self._fingerprint: asyncio.Future[str] | None = None
         self.n_ctx = llm.info.n_ctx
         self.active = 0
         self.last_used = time.monotonic()
+
+    def find_fingerprint(self) -> asyncio.Future[str]:
+        """Begin to find out the model's fingerprint, unless that is done or going on: it may read the whole file."""
+        if self._fingerprint is None or (self._fingerprint.done() and self._fingerprint.exception() is not None):
+            self._fingerprint = _in_thread(partial(getattr, self.llm.info, "fingerprint"))
+            self._fingerprint.add_done_callback(self._complain)
+        return self._fingerprint
+
+    def _complain(self, found: asyncio.Future[str]) -> None:
+        if not found.cancelled() and found.exception() is not None:
+            log.error("%s: the fingerprint cannot be told: %s", self.name, found.exception())
+
+    @property
+    def known_fingerprint(self) -> str | None:
+        """The model's fingerprint, None while it is not known yet."""
+        found = self._fingerprint
+        return found.result() if found is not None and found.done() and found.exception() is None else None
+
+    async def fingerprint(self) -> str:
+        """The model's fingerprint, waited for. ApiError (503) where it cannot be told, for now or ever."""
+        try:
+            return await asyncio.shield(self.find_fingerprint())
+        except EdgeLLMError:
+            raise ApiError(
+                "unavailable_error",
+                "the model's file cannot be read as it was when it was opened: the server's log has the reason",
+                retry=60,
+            ) from None
 
     async def conversation(self, talk: Conversation) -> ChatPrompt:
         """The prompt of a conversation."""

@@ -35,7 +35,7 @@ def model_card(entry: Entry) -> dict[str, Any]:
             "n_params": info.n_params,
             "size": info.weight_bytes,
             "architecture": info.architecture,
-            "fingerprint": info.fingerprint,
+            "fingerprint": entry.served.known_fingerprint,
         }
         for name in ("max_model_len", "context_length", "context_window"):
             card[name] = info.n_ctx
@@ -107,7 +107,7 @@ async def props(request: Request) -> Response:
             "bos_token": bos,
             "eos_token": eos,
             "build_info": f"edgellm {__version__}",
-            "system_fingerprint": info.fingerprint,
+            "system_fingerprint": served.known_fingerprint,
             "is_sleeping": False,
         }
     )

@@ -21,6 +21,7 @@ from serving.tiny import write_tiny
 from edgellm import LLM
 from edgellm.core import version
 from edgellm.engine import loader
+from edgellm.gguf.reader import GGUFFile
 
 CHAT = "/v1/chat/completions"
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no signals and unix sockets")
@@ -187,13 +188,15 @@ def test_g_20_the_fingerprint_is_another_where_the_logits_may_be(
     one = seen(tiny_model)
     other = tmp_path / "other.gguf"
     data = bytearray(tiny_model.read_bytes())
-    for at in range(len(data) - 16384, len(data), 4):
-        data[at] ^= 1  # the last bit of a tensor's weights
+    with GGUFFile(tiny_model) as file:
+        last = max(file.tensors.values(), key=lambda t: t.offset)
+    data[last.offset + last.n_bytes - 1] ^= 1  # one bit of the last weight
     other.write_bytes(data)
     kinds = [seen(tiny_model, kv_type=kv) for kv in ("q8_0", "q4_0", ("q8_0", "f16"), ("f16", "q8_0"), "f32")]
     assert len({name for name, _ in [one, *kinds]}) == 6
     assert len({bits for _, bits in [one, *kinds]}) == 6
     assert seen(other)[0] != one[0]
+    assert seen(other)[1] != one[1]
     monkeypatch.setattr(loader, "NUMERICS_VERSION", version.NUMERICS_VERSION + 1)
     assert seen(tiny_model)[0] != one[0]
 

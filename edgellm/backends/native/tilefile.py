@@ -138,7 +138,7 @@ def total_bytes(entries: Sequence[Entry]) -> int:
 def open_tiles(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> Tiles:
     """Open and map a cache. CacheError, with the reason, unless it is complete and belongs to this model as it is now.
 
-    The tiles themselves are not read: `damaged` does that.
+    The tiles themselves are not read: `damaged` does that. The model's file is read where its hash is not known yet.
     """
     try:
         fd = caches.open_cache(path)
@@ -148,9 +148,12 @@ def open_tiles(path: Path, file: GGUFFile, entries: Sequence[Entry]) -> Tiles:
         header, start = caches.read_header(fd)
         checksums = header.pop("sha256", None)
         header.pop("source", None)  # a model may have moved together with its cache
+        model = header.pop("model", None)
         expected = _header(file, entries)
         if header != expected:
             raise ValueError(_difference(header, expected))
+        if model != file.fingerprint():  # asked last: it may read the whole file
+            raise ValueError(f"it was made from another model ({model!s:.12}, this is {file.fingerprint():.12})")
         if not _are_checksums(checksums, len(entries)):
             raise ValueError("its list of checksums is damaged")
         size = os.fstat(fd).st_size
@@ -254,7 +257,7 @@ def damaged(tiles: Tiles, entries: Sequence[Entry], progress: Progress | None = 
 def _write(
     fd: int, part: Path, file: GGUFFile, entries: Sequence[Entry], progress: Progress | None, n_threads: int
 ) -> None:
-    header = {**_header(file, entries), "source": os.path.realpath(file.path)}
+    header = {**_header(file, entries), "model": file.fingerprint(), "source": os.path.realpath(file.path)}
     blank = _text({**header, "sha256": ["0" * 64] * len(entries)})
     start = caches.start_of_tiles(len(blank))
     size = start + total_bytes(entries)
@@ -283,6 +286,7 @@ def _write(
         return hashlib.sha256(room.data).digest()
 
     text = _text({**header, "sha256": _hash_all(entries, pack, progress, n_threads)})
+    file.check_unchanged()
     if len(text) != len(blank):
         raise CacheError(f"{part}: the header has {len(text)} bytes, expected {len(blank)}")
     preamble = caches.PREAMBLE.pack(caches.MAGIC, caches.FORMAT, len(text), size, hashlib.sha256(text).digest())
@@ -310,12 +314,11 @@ def _hash_all(
 
 
 def _header(file: GGUFFile, entries: Sequence[Entry]) -> dict[str, Any]:
-    """What the header of this model's cache says, but for the checksums."""
+    """What the header of this model's cache says, but for the model's hash and the checksums."""
     return {
         "edgellm": __version__,
         "layout": tile_layout(),
         "files": [[s.st_size, s.st_mtime_ns] for s in map(os.stat, file.paths)],
-        "model": file.fingerprint(),
         "matrices": [[e.tensor, e.row0, e.qtype, e.n_stack, e.n_rows, e.n_cols, e.offset, e.n_bytes] for e in entries],
         "piece": PIECE,
     }
@@ -325,7 +328,6 @@ _WHY = {
     "edgellm": "it was written by edgellm {}, this is {}",
     "layout": "its tiles have layout {}, expected {}",
     "files": "the model's file has changed since it was written (sizes and times were {}, are {})",
-    "model": "it was made from another model ({:.12}, this is {:.12})",
 }
 
 

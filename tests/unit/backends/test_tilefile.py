@@ -24,6 +24,7 @@ from edgellm import _native
 from edgellm.backends.lower import lower
 from edgellm.backends.native import tilefile
 from edgellm.core.errors import CacheError, ConfigError, GGUFError
+from edgellm.gguf import digest
 from edgellm.gguf.reader import GGUFFile
 from edgellm.hub import tiles as caches
 from edgellm.models.spec import load_plan
@@ -140,13 +141,25 @@ def new_layout(model: Path, path: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def other_model(model: Path, path: Path, patch: pytest.MonkeyPatch) -> None:
-    """The same sizes, times and shapes, other weights."""
+    """The same sizes, shapes and times of modification; another last bit of a weight."""
     status = model.stat()
     data = bytearray(model.read_bytes())
     with GGUFFile(model) as file:
-        data[next(iter(file.tensors.values())).offset] ^= 1
-    model.write_bytes(data)
+        info = list(file.tensors.values())[-1]
+        data[info.offset + info.n_bytes - 1] ^= 1
+    while model.stat().st_ctime_ns == status.st_ctime_ns:  # the clock of a file system goes in steps
+        model.write_bytes(data)
     os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def known_model(model: Path, path: Path, patch: pytest.MonkeyPatch) -> None:
+    """The same, and the hash of the model as it was when it was packed is remembered."""
+    patch.setattr(digest, "SETTLED_NS", 0)
+    patch.setattr(digest, "_keeps_ctime", lambda path: True)
+    with GGUFFile(model) as file:
+        file.fingerprint()
+    assert digest.list_path().exists()
+    other_model(model, path, patch)
 
 
 def other_architecture(model: Path, path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -177,6 +190,7 @@ CHANGES: dict[Callable[[Path, Path, pytest.MonkeyPatch], None], str] = {
     upgrade: f"written by edgellm {edgellm.__version__}, this is 99",
     new_layout: "layout 1, expected 99",
     other_model: "made from another model",
+    known_model: "made from another model",
     other_architecture: "the model's file has changed",
     cut: "cut short",
     emptied: "begins with b''",
@@ -402,6 +416,27 @@ def test_a_model_cut_short_while_it_is_packed(model: Path, monkeypatch: pytest.M
         with pytest.raises(GGUFError, match="become shorter"):
             tilefile.write(caches.in_cache(model), file, entries)
     assert in_cache(model) == []
+
+
+def test_a_model_that_changes_while_it_is_packed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tilefile._hash_all
+
+    def meanwhile(*args: Any) -> list[str]:
+        other_model(model, model, monkeypatch)
+        return real(*args)
+
+    monkeypatch.setattr(tilefile, "_hash_all", meanwhile)
+    with GGUFFile(model) as file, pytest.raises(GGUFError, match="has changed since it was opened"):
+        tilefile.write(caches.in_cache(model), file, entries_of(file))
+    assert in_cache(model) == []
+
+
+def test_a_second_start_does_not_read_the_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "SETTLED_NS", 0)
+    monkeypatch.setattr(digest, "_keeps_ctime", lambda path: True)
+    expected = logits(model, "cache")
+    monkeypatch.setattr(digest, "digest", None)
+    assert logits(model, "auto") == expected
 
 
 CHILD = """

@@ -149,7 +149,8 @@ def test_rm_all_empties_the_cache(cli: CLI, market: World) -> None:
     cache = env.CACHE.get()
     (cache / "tiles").mkdir()
     (cache / "tiles" / "x.tiles").write_bytes(bytes(1_000_000))
-    assert cli("rm", "--all") == (0, "", "removed everything in the model cache (4.0 MB)\n")
+    (cache / "fingerprints.json").write_bytes(bytes(1_000_000))
+    assert cli("rm", "--all") == (0, "", "removed everything in the model cache (5.0 MB)\n")
     assert [p for p in cache.rglob("*") if p.is_file() and p.stat().st_size] == []
     assert hub.list_local() == []
     assert cli("rm", "--all") == (0, "", "removed everything in the model cache (0.0 MB)\n")
