@@ -1,4 +1,4 @@
-/* AVX-512 matmul: the level's table entries. pack and quantize are those of level avx2. */
+/* AVX-512 matmul: the level's table entries. pack is that of level avx2. */
 #include "avx512_matmul.h"
 
 #include "../cpu.h"
@@ -13,6 +13,7 @@ void el_avx512_matmul_kernels(el_kernels *table) {
     el_avx512_matmul_legacy(table);
     el_avx512_matmul_kquants(table);
     el_avx512_matmul_float(table);
+    el_avx512_matmul_quantize(table);
     table->int8_peak = el_multiply_only;
     table->read = el_read_only;
 }

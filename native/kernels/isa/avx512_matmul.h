@@ -10,7 +10,7 @@
  *   expanded  many columns, types whose unpacking takes long: some blocks are unpacked into scratch, and stay in the cache
  *             while all columns use them; the chains wait in scratch meanwhile.
  *
- * pack and quantize are those of the AVX2 level.
+ * pack is that of the AVX2 level, and so is quantize of A256.
  */
 #ifndef EL_AVX512_MATMUL_H
 #define EL_AVX512_MATMUL_H
@@ -342,6 +342,7 @@ static inline int32_t el_mm_many(const el_expansion *t, const el_values *values,
 void el_avx512_matmul_legacy(el_kernels *table);
 void el_avx512_matmul_kquants(el_kernels *table);
 void el_avx512_matmul_float(el_kernels *table);
+void el_avx512_matmul_quantize(el_kernels *table);
 void el_avx512_vnni_matmul_legacy(el_kernels *table);
 void el_avx512_vnni_matmul_kquants(el_kernels *table);
 
