@@ -51,9 +51,9 @@ EL_INLINE __m512i el_broadcast4(const void *p) {
     return _mm512_set1_epi32(v);
 }
 
-/* a * b in every dword, modulo 2^32: a plan may read activations that nothing has written. */
-EL_INLINE __m512i el_times(int32_t a, int32_t b) {
-    return _mm512_set1_epi32((int32_t)((uint32_t)a * (uint32_t)b));
+/* a * b + c in every dword, modulo 2^32: a plan may read activations that nothing has written. */
+EL_INLINE __m512i el_times_plus(int32_t a, int32_t b, int32_t c) {
+    return _mm512_set1_epi32((int32_t)((uint32_t)a * (uint32_t)b + (uint32_t)c));
 }
 
 EL_INLINE __m512i el_low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }

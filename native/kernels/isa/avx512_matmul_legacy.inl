@@ -4,7 +4,11 @@
  * One body serves them all; `type` is a constant wherever it is inlined. A "part" is 16 weights of a block: steps 0..3 or
  * 4..7, in the packed nibbles the low or the high ones. Unsigned weights: Q8_0 and IQ4_NL w + 128 (without VNNI
  * they stay signed), Q5_0 w + 16, MXFP4 w + 12, Q4_0 w + 8, the others w; what that adds leaves through the activation sum, with which the integer sum
- * starts. */
+ * starts.
+ *
+ * With VNNI the high nibbles of Q4_0 and Q4_1 are not shifted: their sum is 16 times too large, and starts with the bits of a
+ * float whose last bit counts 1/16. Read as a float, it is too large by that float, exactly: a subtraction takes the
+ * place of the conversion. */
 
 /* What distinguishes the types. */
 EL_INLINE int has_min(const int type) { return type == EL_Q4_1 || type == EL_Q5_1; }
@@ -18,6 +22,13 @@ EL_INLINE int32_t zero_point(const int type) {
     return type == EL_Q5_0 ? 16 : type == EL_Q4_0 ? 8 : type == EL_MXFP4 ? 12 : 0;
 }
 
+/* The sum of this part is read as a float, UNSHIFTED too large. */
+EL_INLINE int is_unshifted(const int type, const int part) {
+    return EL_VNNI && part && (type == EL_Q4_0 || type == EL_Q4_1);
+}
+enum { UNSHIFTED_BITS = 0x49400000 };
+static const float UNSHIFTED = 786432.0f; /* 1.5 * 2^19; the sums are within 2^18 */
+
 /* Largest weight, -1 for signed ones. */
 EL_INLINE int top_of(const int type) {
     if (is_8_bit(type)) return EL_VNNI ? 255 : -1;
@@ -30,7 +41,9 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, const int part,
         const __m512i v = el_load(quants + 256 * part + 64 * i);
         return EL_VNNI ? _mm512_xor_si512(v, _mm512_set1_epi8(-128)) : v;
     }
-    const __m512i v = el_load(quants + 64 * i), w = part ? el_high_nibbles(v) : el_low_nibbles(v);
+    const __m512i v = el_load(quants + 64 * i);
+    if (is_unshifted(type, part)) return _mm512_and_si512(v, _mm512_set1_epi8((char)0xf0));
+    const __m512i w = part ? el_high_nibbles(v) : el_low_nibbles(v);
     if (type == EL_IQ4_NL) return el_values_of(EL_IQ4_VALUES, zero_point(type), w);
     if (type == EL_MXFP4) return el_values_of(EL_MXFP4_VALUES, zero_point(type), w);
     return has_fifth(type) ? _mm512_or_si512(w, el_bit(el_load(quants + 256), 4 * part + i, 4)) : w;
@@ -39,11 +52,12 @@ EL_INLINE __m512i weights(const int type, const uint8_t *quants, const int part,
 /* sum[c] = sum w q over a part of block b. */
 EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, int32_t k, int32_t b,
                    const int part, __m512i *sum, const int nc) {
-    const int top = top_of(type);
+    const int top = top_of(type), zero = zero_point(type), unshifted = is_unshifted(type, part);
     __m512i start[EL_GROUP];
     EL_UNROLL
     for (int c = 0; c < nc; c++) {
-        start[c] = el_times(el_a16_sum(x[c], k)[2 * b + part], -zero_point(type));
+        start[c] = el_times_plus(el_a16_sum(x[c], k)[2 * b + part], unshifted ? -16 * zero : -zero,
+                                 unshifted ? UNSHIFTED_BITS : 0);
         sum[c] = el_dot_begin(top, 4, start[c]);
     }
     EL_UNROLL
@@ -60,8 +74,12 @@ EL_INLINE void dot(const int type, const uint8_t *quants, const void *const *x, 
 }
 
 /* The scaled sum of a part, on top of the first part's. */
-EL_INLINE __m512 scaled(__m512i sum, const void *x, int32_t k, int32_t b, const int part, __m512 first) {
-    const __m512 f = _mm512_cvtepi32_ps(sum), dx = _mm512_set1_ps(el_a16_d(x, k)[2 * b + part]);
+EL_INLINE __m512 scaled(const int type, __m512i sum, const void *x, int32_t k, int32_t b, const int part,
+                        __m512 first) {
+    const __m512 f = is_unshifted(type, part)
+                         ? _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(UNSHIFTED))
+                         : _mm512_cvtepi32_ps(sum);
+    const __m512 dx = _mm512_set1_ps(el_a16_d(x, k)[2 * b + part]);
     return part ? _mm512_fmadd_ps(f, dx, first) : _mm512_mul_ps(f, dx);
 }
 
@@ -94,7 +112,7 @@ EL_INLINE void tile(const int type, const uint8_t *quants, const uint8_t *extras
             __m512i sum[EL_GROUP];
             dot(type, quants, x, k, b, part, sum, nc);
             EL_UNROLL
-            for (int c = 0; c < nc; c++) v[c] = scaled(sum[c], x[c], k, b, part, v[c]);
+            for (int c = 0; c < nc; c++) v[c] = scaled(type, sum[c], x[c], k, b, part, v[c]);
         }
         EL_UNROLL
         for (int c = 0; c < nc; c++) acc[c] = chain(type, v[c], extras, x[c], k, b, acc[c]);
@@ -123,8 +141,8 @@ EL_INLINE void streamed(const int type, const uint8_t *quants, const uint8_t *ex
         prefetch_extras(type, extras, b);
         EL_UNROLL
         for (int c = 0; c < nc; c++) {
-            __m512 v = scaled(_mm512_load_si512(sums + c), x[c], k, b, 0, _mm512_setzero_ps());
-            v = scaled(_mm512_load_si512(sums + nc + c), x[c], k, b, 1, v);
+            __m512 v = scaled(type, _mm512_load_si512(sums + c), x[c], k, b, 0, _mm512_setzero_ps());
+            v = scaled(type, _mm512_load_si512(sums + nc + c), x[c], k, b, 1, v);
             acc[c] = chain(type, v, extras, x[c], k, b, acc[c]);
         }
     }
