@@ -186,6 +186,7 @@ def _seconds(loaded: Loaded, case: Case, salt: str) -> tuple[float, int]:
 
 
 def _result(loaded: Loaded, case: Case, repetitions: int, n_batch: int) -> dict[str, object]:
+    """Measure a test. CapacityError where the cache has lost what a prompt at a depth begins with."""
     base = Case("", 0, 0, case.depth, 1)
     _seconds(loaded, Case("", min(case.n_prompt, 64), min(case.n_gen, 8), 0, case.n_seqs), "warm up")
     rates = []
@@ -194,6 +195,11 @@ def _result(loaded: Loaded, case: Case, repetitions: int, n_batch: int) -> dict[
         if case.n_prompt and case.depth:
             _seconds(loaded, base, salt)
         seconds, tokens = _seconds(loaded, case, salt)
+        if case.n_prompt and tokens != case.n_prompt:
+            raise CapacityError(
+                f"{case.name}: the prompt cache kept {case.length - tokens} of the {case.depth} tokens that go before, "
+                f"so this would be the rate of other tokens; ask for a smaller depth, or for one test at a time"
+            )
         rates.append(tokens / max(seconds, 1e-9))
     rate = statistics.median(rates)
     passes = rate / case.n_seqs if case.n_gen else rate / case.n_prompt * -(-case.n_prompt // n_batch)

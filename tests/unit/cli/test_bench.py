@@ -14,7 +14,10 @@ from serving.tiny import write_tiny
 from unit.cli.conftest import CLI
 
 from edgellm.backends.fake import FakeBackend
+from edgellm.cli import bench
 from edgellm.cli.bench import JSON, Case, read_cases
+from edgellm.core.record import replace
+from edgellm.engine.loader import Loaded, OpenOptions, open_model
 
 
 def cases(**options: Any) -> list[str]:
@@ -40,6 +43,17 @@ def test_json_has_the_keys_of_the_contract(cli: CLI, tiny: str) -> None:
         assert list(r) == list(JSON)
         assert r["tokens_per_second"] > 0
         assert (r["isa"], r["n_threads"]) == ("none", 1)
+
+
+def test_a_depth_that_the_cache_has_lost_is_refused(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_cache(path: str, options: OpenOptions) -> Loaded:
+        return open_model(path, replace(options, prefix_cache=False))
+
+    monkeypatch.setattr(bench, "open_model", without_cache)
+    code, out, err = cli("bench", tiny, "-p", "16", "-n", "0", "-d", "40", "-r", "1", "--json")
+    assert (code, out) == (1, "")
+    assert "pp16@d40: the prompt cache kept 0 of the 40 tokens that go before" in err
+    assert cli("bench", tiny, "-p", "16", "-n", "4", "-d", "0", "-r", "1", "--json").code == 0
 
 
 def test_the_table_is_llama_benchs(cli: CLI, tiny: str) -> None:
