@@ -13,16 +13,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgellm._native.arrays import EditArrays, StepArrays, copy_in
 from edgellm._native.library import ffi, lib
 from edgellm.core.errors import CapacityError, EngineError, NativeError, UnsupportedModel
 from edgellm.core.kv import KV_FORMATS
 from edgellm.core.record import dataclass
-from edgellm.core.types import F32, I32, MAX_TOP_K, Adjust, Batch, Edits, Pick, RunOutput, StepOutput
+from edgellm.core.types import F32, I32, Batch, Edits, Pick, RunOutput, StepOutput
 
 OP_DTYPE = np.dtype([("code", "<i4"), ("v", "<i4", (4, 3)), ("w", "<i4", (8,)), ("i", "<i4", (7,)), ("f", "<f4", (4,))])
 """struct el_op; what the fields mean stands in edgellm.h."""
@@ -36,9 +38,8 @@ EL_E_UNSUPPORTED, EL_E_MEMORY, EL_OP_LINEAR = 2, 3, 4
 MAX_STEPS = 64
 """Most steps of one `Engine.run`."""
 
-_I32 = np.dtype(np.int32)
 _F32 = np.dtype(np.float32)
-_memmove, _unpack = ffi.memmove, ffi.unpack
+_unpack = ffi.unpack
 
 _process = [os.getpid()]
 """The running process: a list, so that a forked child can correct it (asking the system costs a call each time)."""
@@ -141,11 +142,9 @@ class Engine:
     """
 
     __slots__ = (
-        "__weakref__", "_batch", "_c_ends", "_c_picks", "_edits", "_ends", "_err", "_finalizer", "_halt", "_lib",
-        "_limits", "_n_classes", "_n_done", "_n_hidden", "_n_vocab", "_out", "_page_tables", "_pages", "_pid",
-        "_pointer", "_positions", "_rows", "_run_spec", "_run_tokens", "_seq_start", "_status", "_step", "_strides",
-        "_times",
-        "_tokens", "_top_ids", "_top_logits", "info",
+        "__weakref__", "_begun", "_c_ends", "_c_picks", "_done", "_edits", "_ends", "_err", "_finalizer", "_halt",
+        "_lib", "_main", "_n_done", "_new_arrays", "_pid", "_pointer", "_run_spec", "_run_tokens", "_side",
+        "_step", "_times", "info",
     )  # fmt: skip
 
     def __init__(self, model: NativeModel, config: EngineConfig) -> None:
@@ -160,28 +159,14 @@ class Engine:
             self._raise(self._err.code)
         self._pointer = pointer
         self._finalizer = weakref.finalize(self, _free, self._lib, pointer, self._pid, keep)
-        self._n_classes, self._n_vocab, self._n_hidden = model.n_classes, model.n_vocab, _n_hidden(model)
-        self._limits = config.max_tokens, config.max_seqs, config.max_rows
         self.info = _info(self._lib, pointer)
 
-        # C arrays that a batch is copied into and small results out of: less than half the time of new pointers.
-        self._tokens, self._positions, self._rows, self._status = (
-            ffi.new("int32_t[]", n) for n in (config.max_tokens, config.max_tokens, config.max_rows, config.max_seqs)
-        )
-        self._seq_start = ffi.new("int32_t[]", config.max_seqs + 1)
-        self._strides = ffi.new("int32_t[]", max(1, model.n_classes))
-        self._page_tables: list[Any] = [ffi.new("int32_t[]", 1) for _ in range(model.n_classes)]
-        self._pages = ffi.new("int32_t *[]", self._page_tables or 1)
-        self._edits = _Edits(1)
-        self._top_ids, self._top_logits = ffi.new("int32_t[]", 1), ffi.new("float[]", 1)
-        self._batch = ffi.new("el_batch *")
-        self._batch.size = ffi.sizeof("el_batch")
-        self._batch.tokens, self._batch.positions, self._batch.rows = self._tokens, self._positions, self._rows
-        self._batch.seq_start, self._batch.pages, self._batch.page_stride = self._seq_start, self._pages, self._strides
-        self._out = ffi.new("el_output *")
-        self._out.status = self._status
-        self._step = self._lib.el_step
-        self._n_done, self._halt = ffi.new("int32_t *"), ffi.new("int32_t *")
+        limits = config.max_tokens, config.max_seqs, config.max_rows
+        self._new_arrays = partial(StepArrays, limits, model.n_classes, model.n_vocab, _n_hidden(model))
+        self._main, self._step = self._new_arrays(), self._lib.el_step
+        self._side: StepArrays | None = None
+        self._begun: StepOutput | None = None
+        self._done, self._n_done, self._halt = (ffi.new("int32_t *") for _ in range(3))
         self._c_picks = ffi.new("el_pick[]", config.max_seqs)
         self._ends: tuple[int, ...] = ()
         self._c_ends = ffi.NULL
@@ -190,6 +175,7 @@ class Engine:
         self._run_spec.size = ffi.sizeof("el_run_spec")
         self._run_spec.picks, self._run_spec.halt = self._c_picks, self._halt
         self._run_spec.tokens = self._run_tokens
+        self._edits = EditArrays(1)
         self._set_edit_room()
 
     def step(self, batch: Batch) -> StepOutput:
@@ -197,32 +183,44 @@ class Engine:
 
         Raises NativeError or ValueError on a malformed batch, EngineError when closed or in a forked child.
         """
-        pointer = self._alive()
-        b, out, top_k = self._batch, self._out, batch.top_k
-        n_seqs, n_rows = self._copy_batch(batch)
-        result = StepOutput(
-            top_ids=np.empty((n_rows, top_k), _I32),
-            top_logits=np.empty((n_rows, top_k), _F32),
-            status=np.empty(n_seqs, _I32),
-            lse=np.empty(n_rows, _F32) if batch.want_lse else None,
-            logits=np.empty((n_rows, self._n_vocab), _F32) if batch.want_logits else None,
-            hidden=np.empty((n_rows, self._n_hidden), _F32) if batch.want_hidden else None,
-        )
-        n_top = self._room_for(n_rows * top_k)
-        keep = []
-        for field, array in (("lse", result.lse), ("logits", result.logits), ("hidden", result.hidden)):
-            if array is not None and n_rows:
-                data = ffi.from_buffer("float[]", array)
-                setattr(out, field, data)
-                keep.append(data)
-        code = self._step(pointer, b, out, self._err)
+        pointer, arrays = self._alive(), self._main
+        result = arrays.result_for(batch)
+        code = self._step(pointer, arrays.batch, arrays.out, self._err)
         if code:
             self._raise(code)
-        _memmove(result.status, self._status, 4 * n_seqs)
-        if n_top:
-            _memmove(result.top_ids, self._top_ids, 4 * n_top)
-            _memmove(result.top_logits, self._top_logits, 4 * n_top)
-        return result
+        return arrays.fill(result)
+
+    def begin(self, batch: Batch) -> None:
+        """Begin a step that is computed in parts by `advance`; one that was not complete is given up.
+
+        In between, `step` and `run` may compute sequences that write to other pages. Raises as `step` does, and
+        CapacityError.
+        """
+        pointer = self._alive()
+        if self._side is None:
+            self._side = self._new_arrays()
+        self._begun = None
+        result = self._side.result_for(batch)
+        code = self._lib.el_begin(pointer, self._side.batch, self._side.out, self._err)
+        if code:
+            self._raise(code)
+        self._begun = result
+
+    def advance(self, seconds: float) -> StepOutput | None:
+        """Compute the step that was begun for about so long (inf: to its end); what came out, None where it is not
+        complete yet. Raises as `step` does."""
+        pointer, arrays, result = self._alive(), self._side, self._begun
+        if arrays is None or result is None:
+            raise NativeError("no step in parts was begun, or it is complete")
+        nanoseconds = int(seconds * 1e9) if seconds < 1e9 else -1
+        code = self._lib.el_continue(pointer, nanoseconds, self._done, self._err)
+        if code:
+            self._begun = None
+            self._raise(code)
+        if not self._done[0]:
+            return None
+        self._begun = None
+        return arrays.fill(result)
 
     def run(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
         """Compute up to n_steps decode steps of a batch with one token and one output row per sequence.
@@ -231,8 +229,8 @@ class Engine:
         Raises as `step` does.
         """
         pointer = self._alive()
-        n_seqs, n_rows = self._copy_batch(batch)
-        self._room_for(n_rows * batch.top_k)
+        arrays = self._main
+        n_seqs, _ = arrays.copy(batch)
         if len(picks) != n_seqs or not 1 <= n_steps <= MAX_STEPS:
             raise ValueError(f"{len(picks)} picks for {n_seqs} sequences, {n_steps} steps of at most {MAX_STEPS}")
         spec = self._run_spec
@@ -251,9 +249,9 @@ class Engine:
                 kept.append(self._kept(edits, n_steps))
                 p.edits = kept[-1].c
         if kept and (need := sum([k.most + k.c.n_seen + n_steps for k in kept])) > self._edits.room:
-            self._edits = _Edits(2 * need)
+            self._edits = EditArrays(2 * need)
             self._set_edit_room()
-        code = self._lib.el_run(pointer, self._batch, spec, self._out, self._n_done, self._err)
+        code = self._lib.el_run(pointer, arrays.batch, spec, arrays.out, self._n_done, self._err)
         if code:
             for k in kept:
                 k.n = -1
@@ -262,7 +260,7 @@ class Engine:
         for k in kept:
             k.n += n_done
         tokens = _unpack(self._run_tokens, n_done * n_seqs)
-        return RunOutput([tokens[s::n_seqs] for s in range(n_seqs)], _unpack(self._status, n_seqs))
+        return RunOutput([tokens[s::n_seqs] for s in range(n_seqs)], _unpack(arrays.status, n_seqs))
 
     def _kept(self, edits: Edits, n_steps: int) -> _Kept:
         """The C side of a sequence's edits, having seen all its tokens and with room for n_steps more."""
@@ -287,61 +285,6 @@ class Engine:
         """Let `run` end after the step it is in, and every later one after its first, until halt(False). From any
         thread."""
         self._halt[0] = halted
-
-    def _copy_batch(self, batch: Batch) -> tuple[int, int]:
-        """Put the batch into the C arrays; the numbers of sequences and of rows."""
-        b, top_k = self._batch, batch.top_k
-        n_tokens, n_seqs, n_rows = len(batch.tokens), len(batch.seq_start) - 1, len(batch.rows)
-        max_tokens, max_seqs, max_rows = self._limits
-        if n_tokens > max_tokens or n_rows > max_rows or not 1 <= n_seqs <= max_seqs or not 0 <= top_k <= MAX_TOP_K:
-            raise ValueError(
-                f"batch has {n_tokens} tokens, {n_seqs} sequences, {n_rows} rows, top_k {top_k}; expected at most "
-                f"{max_tokens}, {max_seqs} (at least 1), {max_rows}, {MAX_TOP_K}"
-            )
-        b.n_tokens, b.n_seqs, b.n_rows, b.top_k = n_tokens, n_seqs, n_rows, top_k
-        _copy_in(self._tokens, batch.tokens, n_tokens, "tokens")
-        _copy_in(self._positions, batch.positions, n_tokens, "positions")
-        _copy_in(self._seq_start, batch.seq_start, n_seqs + 1, "seq_start")
-        _copy_in(self._rows, batch.rows, n_rows, "rows")
-        self._copy_pages(batch.pages, n_seqs)
-        b.n_adjust = 0
-        if batch.adjust is not None:
-            self._copy_edits(batch.adjust)
-        return n_seqs, n_rows
-
-    def _room_for(self, n_top: int) -> int:
-        """Have n_top candidates' room in the output, and nothing else wanted of it; n_top."""
-        out = self._out
-        if n_top > len(self._top_ids):
-            self._top_ids, self._top_logits = ffi.new("int32_t[]", n_top), ffi.new("float[]", n_top)
-        out.top_ids, out.top_logits, out.lse, out.logits = self._top_ids, self._top_logits, ffi.NULL, ffi.NULL
-        out.hidden = ffi.NULL
-        return n_top
-
-    def _copy_pages(self, tables: tuple[I32, ...], n_seqs: int) -> None:
-        if len(tables) != self._n_classes:
-            raise ValueError(f"batch.pages has {len(tables)} block tables, expected {self._n_classes}")
-        for c, table in enumerate(tables):
-            shape = table.shape
-            if len(shape) != 2 or shape[0] != n_seqs:
-                raise ValueError(f"batch.pages[{c}] has shape {shape}, expected ({n_seqs}, pages)")
-            n = shape[0] * shape[1]
-            if n > len(self._page_tables[c]):
-                self._page_tables[c] = self._pages[c] = ffi.new("int32_t[]", 2 * n)
-            _copy_in(self._page_tables[c], table, n, "pages")
-            self._strides[c] = shape[1]
-
-    def _copy_edits(self, edits: Adjust) -> None:
-        n = len(edits.row)
-        if n > self._edits.room:
-            self._edits = _Edits(2 * n)
-            self._set_edit_room()
-        e, b = self._edits, self._batch
-        _copy_in(e.row, edits.row, n, "adjust.row")
-        _copy_in(e.token, edits.token, n, "adjust.token")
-        _copy_in(e.rep, edits.rep, n, "adjust.rep", _F32)
-        _copy_in(e.add, edits.add, n, "adjust.add", _F32)
-        b.adj_row, b.adj_token, b.adj_rep, b.adj_add, b.n_adjust = e.row, e.token, e.rep, e.add, n
 
     def copy_page(self, cls: int, src: int, dst: int) -> None:
         """Copy page `src` to `dst` in every layer of cache class `cls`."""
@@ -368,7 +311,7 @@ class Engine:
         """Give the memory of pages of class `cls` back to the system: their contents become undefined."""
         n = len(pages)
         ids = ffi.new("int32_t[]", n)
-        _copy_in(ids, pages, n, "pages")
+        copy_in(ids, pages, n, "pages")
         code = self._lib.el_release_pages(self._alive(), cls, ids, n, self._err)
         if code:
             self._raise(code)
@@ -407,17 +350,6 @@ class Engine:
         if code == EL_E_MEMORY:
             raise CapacityError(message)
         raise NativeError(message, code)
-
-
-class _Edits:
-    """C arrays for the edits of a batch."""
-
-    __slots__ = ("add", "rep", "room", "row", "token")
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.row, self.token = ffi.new("int32_t[]", room), ffi.new("int32_t[]", room)
-        self.rep, self.add = ffi.new("float[]", room), ffi.new("float[]", room)
 
 
 class _Kept:
@@ -459,13 +391,6 @@ def _n_hidden(model: NativeModel) -> int:
 
 def _text(message: Any) -> str:
     return bytes(ffi.string(message)).decode("utf-8", "replace")
-
-
-def _copy_in(to: Any, array: I32 | F32, n: int, name: str, dtype: np.dtype[Any] = _I32) -> None:
-    """Copy n entries into a C array. Raises ValueError for another type, number, or an array with gaps."""
-    if array.dtype != dtype or array.size != n:
-        raise ValueError(f"batch.{name} is {array.dtype}{list(array.shape)}, expected {dtype} with {n} entries")
-    _memmove(to, array, 4 * n)
 
 
 def _info(library: Any, pointer: Any) -> EngineInfo:

@@ -21,7 +21,7 @@ from edgellm._native.declarations import ffi as _ffi
 from edgellm.core import env
 from edgellm.core.errors import NativeError
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 NAMES = {"darwin": "libedgellm.dylib", "win32": "libedgellm.dll"}
 STRUCTS = (
     "el_error el_view el_op el_buffer el_weight el_vector el_rope el_cache_layer el_model el_config el_batch "

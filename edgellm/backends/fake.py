@@ -82,6 +82,7 @@ class FakeBackend:
     tokens alone. It needs a cache class that keeps every token ("full" or "latent").
     failing: sequences for which a step reports a value that is not finite.
     multi_step: the executables can run several decode steps in one call.
+    parts: the executables can also compute a step in so many parts; 0: they cannot.
     step_seconds: how long a step takes. on_step: called with every batch before it runs.
     """
 
@@ -93,10 +94,11 @@ class FakeBackend:
         *,
         failing: Callable[[Sequence[int]], bool] | None = None,
         multi_step: bool = True,
+        parts: int = 0,
         step_seconds: float = 0.0,
         on_step: Callable[[Batch], None] | None = None,
     ) -> None:
-        self.multi_step = multi_step
+        self.multi_step, self.parts = multi_step, parts
         self.script, self.failing, self.step_seconds, self.on_step = script, failing, step_seconds, on_step
 
     def compile(
@@ -109,6 +111,8 @@ class FakeBackend:
         """See Backend. The file is not read."""
         if progress is not None:
             progress(1.0)
+        if self.parts:
+            return (FakeMultiStepInParts if self.multi_step else FakeInParts)(self, plan, config)
         return (FakeMultiStep if self.multi_step else FakeExecutable)(self, plan, config)
 
 
@@ -184,6 +188,17 @@ class FakeExecutable:
         """Check the past of sequence s in every class, store its new tokens; the chain after each of them."""
         rows = slice(int(batch.seq_start[s]), int(batch.seq_start[s + 1]))
         tokens, first = batch.tokens[rows], int(batch.positions[rows][0])
+        chain, chains = self._past(batch, s), []
+        for token in tokens.tolist():
+            chain = (chain * _MULTIPLIER + token + 1) & _MASK
+            chains.append(chain)
+        for c, store in enumerate(self._stores):
+            store.write(batch.pages[c][s], first, tokens, np.array(chains, np.uint64))
+        return chains
+
+    def _past(self, batch: Batch, s: int) -> int:
+        """The chain before the new tokens of sequence s. PageError where its classes hold something else."""
+        first = int(batch.positions[batch.seq_start[s]])
         pasts = [
             store.past(batch.pages[c][s], first_visible(self._plan, c, first), first, f"sequence {s}, cache class {c}")
             for c, store in enumerate(self._stores)
@@ -191,14 +206,7 @@ class FakeExecutable:
         known = {p for p in pasts if p is not None}
         if len(known) > 1:
             raise PageError(f"sequence {s}: its cache classes hold different pasts before position {first}")
-        chain = known.pop() if known else _START
-        chains = []
-        for token in tokens.tolist():
-            chain = (chain * _MULTIPLIER + token + 1) & _MASK
-            chains.append(chain)
-        for c, store in enumerate(self._stores):
-            store.write(batch.pages[c][s], first, tokens, np.array(chains, np.uint64))
-        return chains
+        return known.pop() if known else _START
 
     def _history(self, batch: Batch, s: int, last: int) -> list[int]:
         assert self._full is not None  # noqa: S101 - the constructor saw to it
@@ -248,6 +256,37 @@ class FakeMultiStep(FakeExecutable):
     def halt(self, halted: bool = True) -> None:
         """End run_steps after the step it is in."""
         self._halted = halted
+
+
+class FakeInParts(FakeExecutable):
+    """A FakeExecutable that can compute a step in parts: what the pages hold is read in the first and written in the
+    last, so that whoever touches them in between is found out."""
+
+    _begun: Batch | None = None
+    _left = 0
+
+    def begin(self, batch: Batch) -> None:
+        """Begin a step in parts."""
+        check_batch(self._plan, self._config, batch)
+        copies = {f: getattr(batch, f).copy() for f in ("tokens", "positions", "seq_start", "rows")}
+        self._begun = replace(batch, **copies, pages=tuple(p.copy() for p in batch.pages))
+        self._left = self._backend.parts
+        for s in range(len(batch.seq_start) - 1):
+            self._past(batch, s)
+
+    def advance(self, seconds: float) -> StepOutput | None:
+        """Compute the next part; what came out of the last one."""
+        if self._begun is None:
+            raise NativeError("no step in parts was begun, or it is complete")
+        self._left -= 1
+        if self._left and seconds != float("inf"):
+            return None
+        batch, self._begun = self._begun, None
+        return self.run(batch)
+
+
+class FakeMultiStepInParts(FakeInParts, FakeMultiStep):
+    """Both."""
 
 
 def chain_logits(chain: int, n_vocab: int) -> F32:

@@ -42,3 +42,21 @@ class Course:
     n_steps: int
     page_ends: list[int]
     end_ids: tuple[int, ...]
+
+
+class EndTokens:
+    """The tokens that end some sequence's answer, ascending: the same object as long as they are the same."""
+
+    def __init__(self) -> None:
+        self._set: frozenset[int] = frozenset()
+        self._ids: tuple[int, ...] = ()
+
+    def of(self, seqs: list[Sequence]) -> tuple[int, ...]:
+        """Those of these sequences, of which there is one at least."""
+        ids = seqs[0].request.ends
+        for seq in seqs:
+            if seq.request.ends is not ids:
+                ids = ids | seq.request.ends
+        if ids != self._set:
+            self._set, self._ids = ids, tuple(sorted(ids))
+        return self._ids

@@ -1,10 +1,14 @@
-"""Calls between threads: a function that runs on another one, with what it returns or raises here; waiting for them."""
+"""Calls between threads: a function that runs on another one, with what it returns or raises here; waiting for
+them; and events for who waits on other threads."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
+
+from edgellm.engine.request import Event, Request
 
 T = TypeVar("T")
 
@@ -60,3 +64,18 @@ def next_call(
         except Empty:
             give_back(everything, lambda: not inbox.empty())
     return inbox.get()
+
+
+def deliver(outbox: deque[tuple[Request, Event]]) -> None:
+    """Send events to those who wait for them, in order, and wake each of them once."""
+    wakes = dict[Callable[[], None], None]()
+    while outbox:
+        try:
+            request, event = outbox.popleft()
+        except IndexError:  # the engine has ended, and another thread that submits was quicker
+            break
+        request.events.put(event)
+        if request.wake is not None:
+            wakes[request.wake] = None
+    for wake in wakes:
+        wake()

@@ -14,13 +14,14 @@ from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError
 from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
-from edgellm.engine.books import Course, Load, Stats
-from edgellm.engine.calls import answer_of, next_call
+from edgellm.engine.books import Course, EndTokens, Load, Stats
+from edgellm.engine.calls import answer_of, deliver, next_call
 from edgellm.engine.failures import not_finite, typed
+from edgellm.engine.flight import Flight
 from edgellm.engine.pace import Pace
 from edgellm.engine.pins import Kept
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
-from edgellm.engine.runner import MultiStepRunner, Runner
+from edgellm.engine.runner import MultiStepRunner, PartRunner, Runner
 from edgellm.engine.scheduler import Piece, State
 from edgellm.engine.scores import news_of, score_prompt
 from edgellm.engine.shift import may_go_on, shift
@@ -74,14 +75,14 @@ class Engine:
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx, spec.prefix_cache))
         self._tier = Tier(disk, self._state, executable)
+        self._flight = Flight(executable, self._state, self._pace) if isinstance(executable, PartRunner) else None
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
         self._requests: set[Request] = set()
         self._full: list[Sequence] = []
         self._course: Course | None = None
-        self._end_set: frozenset[int] = frozenset()
-        self._end_ids: tuple[int, ...] = ()
+        self._ends = EndTokens()
         self._closing = False
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="edgellm-engine", daemon=True)
@@ -240,17 +241,7 @@ class Engine:
     def _deliver(self) -> None:
         """Send the news. Just before the native call, which lets go of the interpreter: whoever wakes up earlier takes
         it from this thread in the middle of its work."""
-        outbox, wakes = self._outbox, dict[Callable[[], None], None]()
-        while outbox:
-            try:
-                request, event = outbox.popleft()
-            except IndexError:  # the engine has ended, and another thread that submits was quicker
-                break
-            request.events.put(event)
-            if request.wake is not None:
-                wakes[request.wake] = None
-        for wake in wakes:
-            wake()
+        deliver(self._outbox)
 
     def _drain(self) -> None:
         while True:
@@ -285,13 +276,24 @@ class Engine:
         state.now = begin
         self._tier.ask(self._budget.seqs)
         n_first = scheduler.waiting_for_first(state)
-        most = self._pace.prefill(self._budget.tokens, len(state.running) + len(state.waiting) - n_first, n_first)
+        n_decode = len(state.running) + len(state.waiting) - n_first
+        if self._flight is None:
+            most = self._pace.prefill(self._budget.tokens, n_decode, n_first)
+        else:
+            most = self._pace.flight(self._budget.tokens)
         pieces = scheduler.schedule(state, self._budget._replace(prefill=most))
+        if self._flight is not None:
+            pieces, prompts = self._flight.split(pieces)
+            batch, prompts = self._build(prompts, begin)
+            if batch is not None:
+                self._flight.begin(prompts, batch)
         if self._speculation is not None:
             pieces = self._speculation.extend(pieces, self.spec.budget)
         if pieces:
             self._step(pieces, begin)
-        elif not self._tier.due:
+        if self._flight is not None and state.flight:
+            self._fly(self._flight, n_decode, n_first)
+        elif not pieces and not self._tier.due:
             victim = (state.running or list(state.waiting.in_turn(begin)))[0]
             sessions = "close sessions, whose pages stay, or " if state.pinned else ""
             error = CapacityError(
@@ -353,16 +355,13 @@ class Engine:
     def _step(self, pieces: list[Piece], begin: float) -> None:
         multi, stats = self._multi, self.stats
         n_steps = scheduler.stride(self._state, pieces, self._most_steps(pieces)) if multi is not None else 0
-        self._tier.work()
-        batch, pieces = self._build(pieces, edit=not n_steps)
+        batch, pieces = self._build(pieces, begin, edit=not n_steps)
         if batch is None:
             return
-        for piece in pieces:
-            if not piece.seq.request.started:
-                piece.seq.request.started = begin
         if multi is not None and n_steps:
             ends = [-(-(p.start + n_steps) // PAGE_TOKENS) * PAGE_TOKENS for p in pieces]
-            course = Course([p.seq for p in pieces], batch, n_steps, ends, self._ends(pieces))
+            seqs = [p.seq for p in pieces]
+            course = Course(seqs, batch, n_steps, ends, self._ends.of(seqs))
             self._run(multi, course, n_steps, begin)
             if n_steps > 1 and not self._state.waiting and not self._guesses:
                 self._course = course
@@ -373,16 +372,25 @@ class Engine:
         after = time.perf_counter()
         if not any(p.seq.draft for p in pieces):
             n_decode = sum(p.start + 1 == len(p.seq.tokens) for p in pieces)
-            self._pace.note(n_decode, len(batch.tokens) - n_decode, after - before)
+            self._pace.note(n_decode, len(batch.tokens) - n_decode, after - before, bool(self._state.flight))
         if self._speculation is not None and all(p.count == p.rows for p in pieces):
             self._speculation.costs.add(len(batch.tokens), after - before)
         self._take_step(pieces, out, after)
-        if self.spec.check:
-            scheduler.check(self._state)
-        stats.steps += 1
-        stats.tokens += len(batch.tokens)
+        self._count(1, len(batch.tokens))
         stats.seconds_native += after - before
         stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _fly(self, flight: Flight, n_decode: int, n_waiting: int) -> None:
+        """Compute some of what is in flight."""
+        self._deliver()
+        before = time.perf_counter()
+        landed = flight.advance(n_decode, n_waiting)
+        after = time.perf_counter()
+        if landed is not None:
+            self._take_step(*landed, after)
+            self._count(1, flight.n_tokens)
+        self.stats.seconds_native += after - before
+        self.stats.seconds_python += time.perf_counter() - after
 
     def _run(self, multi: MultiStepRunner, course: Course, n_steps: int, begin: float) -> None:
         """Several decode steps in one native call, and handing out what they have chosen."""
@@ -394,7 +402,7 @@ class Engine:
         after = time.perf_counter()
         n_steps = len(run.tokens[0])
         self._step_seconds = (after - before) / n_steps
-        self._pace.note(len(seqs), 0, self._step_seconds)
+        self._pace.note(len(seqs), 0, self._step_seconds, bool(self._state.flight))
         if self._speculation is not None:
             self._speculation.costs.add(len(seqs), self._step_seconds)
         for seq in seqs:
@@ -409,12 +417,15 @@ class Engine:
                 self._end_request(seq.request, "error", typed(e))
             if broken and seq.finish_reason is None:
                 self._end_request(seq.request, "error", not_finite() if status else banned())
-        if self.spec.check:
-            scheduler.check(self._state)
-        stats.steps += n_steps
-        stats.tokens += n_steps * len(seqs)
+        self._count(n_steps, n_steps * len(seqs))
         stats.seconds_native += after - before
         stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _count(self, n_steps: int, n_tokens: int) -> None:
+        self.stats.steps += n_steps
+        self.stats.tokens += n_tokens
+        if self.spec.check:
+            scheduler.check(self._state)
 
     def _keep_on(self, multi: MultiStepRunner, course: Course) -> bool:
         """The steps after the last ones, where nothing has changed: the same sequences, and room in their pages."""
@@ -443,16 +454,6 @@ class Engine:
                 most = min(most, MOST_STEPS_WITH_STOPS)
         return most
 
-    def _ends(self, pieces: list[Piece]) -> tuple[int, ...]:
-        """The tokens that end some piece's answer."""
-        ids = pieces[0].seq.request.ends
-        for piece in pieces:
-            if piece.seq.request.ends is not ids:
-                ids = ids | piece.seq.request.ends
-        if ids != self._end_set:
-            self._end_set, self._end_ids = ids, tuple(sorted(ids))
-        return self._end_ids
-
     def _take_step(self, pieces: list[Piece], out: StepOutput, now: float) -> None:
         """Sample from a step's output rows, or store their logits."""
         if self._speculation is None:
@@ -472,11 +473,15 @@ class Engine:
                     self._end_request(piece.seq.request, "error", typed(e))
             row += piece.rows
 
-    def _build(self, pieces: list[Piece], edit: bool) -> tuple[Batch | None, list[Piece]]:
+    def _build(self, pieces: list[Piece], begin: float, edit: bool = True) -> tuple[Batch | None, list[Piece]]:
         """The batch and the pieces in it: without those of requests that failed while it was built."""
+        self._tier.work()
         while pieces:
             try:
-                return self._batcher.build(pieces, edit), pieces
+                batch = self._batcher.build(pieces, edit)
+                for piece in pieces:
+                    piece.seq.request.started = piece.seq.request.started or begin
+                return batch, pieces
             except PieceError as e:
                 self._end_request(e.piece.seq.request, "error", typed(e.cause))
                 pieces = [p for p in pieces if p.seq.finish_reason is None]

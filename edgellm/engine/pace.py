@@ -1,4 +1,8 @@
-"""How many tokens of prompts a step may take beside sequences that decode, from how long steps have taken."""
+"""How much of prompts is computed beside sequences that decode, from how long steps have taken.
+
+In one step with them (`prefill`: tokens), or, where a step can be computed in parts, between their steps (`flight`:
+tokens; `slice`: seconds at a time).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,12 @@ LEAST, FIRST = 1, 32
 KEEP, KEEP_LESS = 0.8, 0.5
 """Weight of what was known before, against a new measurement; against a lower one, of a step in which sequences only
 decode: what disturbs a measurement makes it longer."""
+
+FLIGHT_SECONDS, FLIGHT_LEAST = 0.2, 32
+"""A flight takes about so long, slices together, and so many tokens at least: who comes meanwhile waits for its end."""
+
+SLICE = 0.005
+"""Seconds of a slice before anything was measured."""
 
 REFRESH = 32
 """After so many steps with prompts one goes without: what decoding alone takes is not to be seen in the others."""
@@ -38,9 +48,15 @@ class Pace:
     n_since: int = 0
     is_stale: bool = False
 
-    def note(self, n_decode: int, n_prefill: int, seconds: float) -> None:
-        """A step with so many sequences that decoded and tokens of prompts took so long."""
-        if not n_prefill:
+    def note(self, n_decode: int, n_prefill: int, seconds: float, in_flight: bool = False) -> None:
+        """A step with so many sequences that decoded and tokens of prompts took so long.
+
+        in_flight: between the slices of a flight, which push what it needs out of the caches.
+        """
+        if in_flight:
+            if not self.decode or self._is_other(n_decode):
+                self.decode, self.n_decode, self.n_since, self.is_stale = seconds, n_decode, 0, True
+        elif not n_prefill:
             known = 0.0 if self.is_stale or self._is_other(n_decode) else self.decode
             self.decode = _mean(known, seconds, KEEP if seconds > known else KEEP_LESS)
             self.n_decode, self.n_since, self.is_stale = n_decode, 0, False
@@ -63,11 +79,28 @@ class Pace:
         if n_decode and self.n_since and (other or self.n_since >= REFRESH):
             self.n_decode, self.n_since, self.is_stale = n_decode, 0, other or self.is_stale
             return 0
+        return min(most, max(LEAST, int(self._beside(n_decode, n_waiting) / self.token)))
+
+    def flight(self, most: int) -> int:
+        """Tokens of prompts for the next flight, at most `most`."""
+        return min(most, max(FLIGHT_LEAST, int(FLIGHT_SECONDS / self.token)) if self.token else FIRST)
+
+    def landed(self, n_tokens: int, seconds: float) -> None:
+        """A flight of so many tokens took so long, all its slices together."""
+        self.token = _mean(self.token, seconds / n_tokens, KEEP_LESS)
+
+    def slice(self, n_decode: int, n_waiting: int) -> float:
+        """Seconds of a flight before the next step of sequences that decode."""
+        if not n_decode:
+            return LONGEST_SECONDS
+        return self._beside(n_decode, n_waiting) if self.decode else SLICE
+
+    def _beside(self, n_decode: int, n_waiting: int) -> float:
         seconds = (LONGEST - 1) * self.decode
         share = n_waiting / max(n_decode, 1)
         if share > 1:
             seconds = max(seconds, min(share * seconds, LONGEST_SECONDS - self.decode))
-        return min(most, max(LEAST, int(seconds / self.token)))
+        return seconds
 
     def _is_other(self, n_decode: int) -> bool:
         few, many = sorted((n_decode, self.n_decode))

@@ -43,6 +43,19 @@ class MultiStepRunner(Runner, Protocol):
 
 
 @runtime_checkable
+class PartRunner(Runner, Protocol):
+    """A runner that can also compute a step in parts, between other steps. Its results are those of `run`."""
+
+    def begin(self, batch: Batch) -> None:
+        """Begin a step, whose batch is copied; the one begun before, if it is not complete, is given up."""
+        ...
+
+    def advance(self, seconds: float) -> StepOutput | None:
+        """Compute it for about so long (inf: to its end); what came out, None where it is not complete yet."""
+        ...
+
+
+@runtime_checkable
 class PageStore(Protocol):
     """A runner whose pages can be read and written: what sessions are saved with. Each returns what the other takes."""
 

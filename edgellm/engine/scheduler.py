@@ -50,6 +50,7 @@ class State:
     """Sequences waiting for admission and running, in order of arrival, and the page ledger.
 
     arrivals, preemptions: sequences that came, and that had to give their pages back, since start.
+    flight: pieces of prompts that are computed in parts, beside the steps of those that decode; empty: none.
     pinned: tables of sequences that have ended, whose pages are to stay.
     now: the time, in seconds of any clock, as told by whoever schedules.
     blocked: the sequence that was next and found too few pages, and how many there were in each class.
@@ -58,6 +59,7 @@ class State:
     ledger: Ledger
     waiting: Queue = field(default_factory=Queue)
     running: list[Sequence] = field(default_factory=list)
+    flight: list[Piece] = field(default_factory=list)
     pinned: set[Tables] = field(default_factory=set)
     arrivals: int = 0
     preemptions: int = 0
@@ -96,8 +98,14 @@ def waiting_for_first(state: State) -> int:
 
 
 def schedule(state: State, budget: Budget) -> list[Piece]:
-    """Choose the next step's pieces and take their pages. May preempt. Empty when there is nothing to do."""
+    """Choose the next step's pieces and take their pages. May preempt. Empty when there is nothing to do.
+
+    While prompts are in flight, no others are begun.
+    """
+    flying = {p.seq for p in state.flight}
     for seq in state.running:
+        if seq in flying:  # its pages must stay the same ones
+            continue
         if seq.n_cached >= (seq.n_settled + 1) * PAGE_TOKENS or len(seq.tokens) < seq.n_prompt + 2:
             settle(state, seq)
     pieces: list[Piece] = []
@@ -112,6 +120,9 @@ def schedule(state: State, budget: Budget) -> list[Piece]:
             len(pieces) < most and seq not in gone and (n <= seq.tables.room or _make_room(state, seq, n, pieces, gone))
         ):
             pieces.append(Piece(seq, n_cached, 1, 1))
+    if state.flight:
+        state.waiting.serve(pieces)
+        return pieces
     tokens = budget.tokens - len(pieces)
     if pieces and budget.prefill is not None:
         tokens = min(tokens, budget.prefill)
@@ -252,6 +263,7 @@ def finish(state: State, seq: Sequence) -> None:
     elif seq in state.running:
         state.running.remove(seq)
         state.waiting.leave(seq)
+        _give_up(state, seq)
         if seq.finish_reason != "error":
             settle(state, seq, whole=True)
             pin = seq.request.pin
@@ -263,6 +275,12 @@ def finish(state: State, seq: Sequence) -> None:
     if state.blocked is not None and state.blocked[0] is seq:
         state.blocked = None
     put_back(seq)
+
+
+def _give_up(state: State, seq: Sequence) -> None:
+    """Before a sequence's pages go to others: if it is in flight, nothing of that flight counts."""
+    if any(p.seq is seq for p in state.flight):
+        state.flight = []
 
 
 def unpin(state: State, pin: Pin) -> None:
@@ -379,6 +397,7 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], 
         victims = [s for s in state.running if id(s) not in busy]
         victim = min(victims, key=lambda s: (s.request.priority, -s.arrival))
         state.running.remove(victim)
+        _give_up(state, victim)
         gone.add(victim)
         state.preemptions += 1
         settle(state, victim, whole=True)

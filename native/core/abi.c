@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-int32_t el_abi_version(void) { return 5; }
+int32_t el_abi_version(void) { return 6; }
 
 int32_t el_struct_size(const char *name) {
     static const struct {

@@ -10,6 +10,9 @@
 /* Steps of at most so many tokens wait for the memory, not for the processor. */
 enum { FEW_TOKENS = 4 };
 
+/* Nanoseconds in which a round of a step in parts is over too soon to be worth a hand-over. */
+enum { SHORT_ROUND = 100000 };
+
 el_engine *el_engine_new(const el_model *model, const el_config *config, el_error *err) {
     if (!model || !config) {
         el_fail(err, EL_E_ARGUMENT, "model or config is NULL");
@@ -51,6 +54,7 @@ el_engine *el_engine_new(const el_model *model, const el_config *config, el_erro
             code = el_fail(err, EL_E_SYSTEM, "the system refused to start %d threads", e->n_threads);
     }
     if (!code) code = el_memory_new(e, err);
+    if (!code) code = el_caches_new(e, err);
     if (!code) code = el_weights_pack(e, err);
     if (code) {
         el_engine_free(e);
@@ -59,9 +63,20 @@ el_engine *el_engine_new(const el_model *model, const el_config *config, el_erro
     return e;
 }
 
+static void free_side(el_engine *side) {
+    if (!side) return;
+    side->caches = side->weights = NULL; /* the engine's */
+    side->cache_bytes = side->weight_bytes = 0;
+    el_memory_free(side);
+    free(side->plan.ops);
+    free(side->plan.phases);
+    free(side);
+}
+
 void el_engine_free(el_engine *engine) {
     if (!engine) return;
     el_pool_free(engine->pool);
+    free_side(engine->side);
     el_memory_free(engine);
     el_plan_free(&engine->plan);
     free(engine);
@@ -99,6 +114,7 @@ static void run_chunk(el_engine *e, int32_t thread, int32_t chunk) {
 
 static void step_chunk(void *context, int32_t thread, int32_t chunk) {
     el_engine *e = context;
+    chunk += e->first_chunk;
     if (!e->times) {
         run_chunk(e, thread, chunk);
         return;
@@ -112,7 +128,7 @@ static void step_chunk(void *context, int32_t thread, int32_t chunk) {
 /* The running phase ends, if there is one, and the next begins. */
 static void time_phase(el_engine *e) {
     const uint64_t now = el_os_now();
-    if (e->phase >= 0) {
+    if (e->phase_start) {
         el_phase_time *t = &e->times[e->phase];
         t->n_runs++;
         t->wall += (int64_t)(now - e->phase_start);
@@ -142,6 +158,34 @@ static int32_t step_next(void *context, int32_t thread) {
     }
 }
 
+/* The same for a step in parts, which has a phase's chunks run in rounds, and pauses between two when its time is up. A
+ * round that is over quickly makes the next one of the phase twice as long. */
+static int32_t part_next(void *context, int32_t thread) {
+    el_engine *e = context;
+    for (;;) {
+        const uint64_t now = el_os_now();
+        if (e->part_start) {
+            if (now >= e->pause_at) {
+                if (e->times) e->times[e->phase].wall += (int64_t)(now - e->phase_start);
+                return 0;
+            }
+            if (now - e->part_start < SHORT_ROUND) e->round *= 2;
+        }
+        e->part_start = now;
+        e->first_chunk += e->round_chunks;
+        if (e->first_chunk == e->phase_chunks) {
+            if (e->times) time_phase(e);
+            if (++e->phase > e->last_phase) return 0;
+            e->first_chunk = 0;
+            e->phase_chunks = begin_phase(e, thread);
+            e->round = e->n_threads;
+        }
+        const int32_t n = e->round_chunks = el_min(e->round, e->phase_chunks - e->first_chunk);
+        if (n > 1 && e->n_threads > 1) return n;
+        for (int32_t i = 0; i < n; i++) step_chunk(e, thread, i);
+    }
+}
+
 /* The rows that the head multiplies. */
 static void copy_hidden(el_engine *e) {
     const el_view *v = &e->plan.hidden;
@@ -152,33 +196,103 @@ static void copy_hidden(el_engine *e) {
     }
 }
 
-int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err) {
-    if (!engine || !batch || !out) return el_fail(err, EL_E_ARGUMENT, "engine, batch or output is NULL");
-    int32_t code = el_batch_check(engine, batch, out, err);
+/* Make a batch the step that is computed next. */
+static int32_t begin_step(el_engine *e, const el_batch *batch, const el_output *out, el_error *err) {
+    int32_t code = el_batch_check(e, batch, out, err);
     if (code) return code;
-    engine->batch = batch;
-    engine->output = out;
-    engine->n_rows[0] = batch->n_tokens;
-    engine->n_rows[1] = batch->n_rows;
-    engine->phase = -1;
+    e->batch = batch;
+    e->output = out;
+    e->n_rows[0] = batch->n_tokens;
+    e->n_rows[1] = batch->n_rows;
+    e->phase = -1;
+    e->first_chunk = e->round_chunks = e->phase_chunks = 0;
     const int32_t headless = out->hidden && !batch->top_k && !out->lse && !out->logits;
-    engine->last_phase = headless ? engine->plan.n_body - 1 : engine->plan.n_phases;
-    atomic_store_explicit(&engine->cut, 0, memory_order_relaxed);
+    e->last_phase = headless ? e->plan.n_body - 1 : e->plan.n_phases;
+    atomic_store_explicit(&e->cut, 0, memory_order_relaxed);
     for (int32_t s = 0; s < batch->n_seqs; s++) {
-        atomic_store_explicit(&engine->failed[s], 0, memory_order_relaxed);
+        atomic_store_explicit(&e->failed[s], 0, memory_order_relaxed);
     }
-    const int32_t few = batch->n_tokens <= FEW_TOKENS;
-    el_pool_use(engine->pool, few ? engine->n_decode_threads : engine->n_threads);
-    el_pool_run(engine->pool, &(el_job){step_chunk, step_next, engine});
-    if (out->hidden) copy_hidden(engine);
-    for (int32_t s = 0; s < batch->n_seqs; s++) {
-        out->status[s] = atomic_load_explicit(&engine->failed[s], memory_order_relaxed);
+    return EL_OK;
+}
+
+/* Compute, from the phase after e->phase on. */
+static void run_step(el_engine *e) {
+    e->phase_start = e->phase < 0 ? 0 : el_os_now();
+    el_pool_use(e->pool, e->batch->n_tokens <= FEW_TOKENS ? e->n_decode_threads : e->n_threads);
+    el_pool_run(e->pool, &(el_job){step_chunk, e->pause_at ? part_next : step_next, e});
+}
+
+/* What a step that is complete leaves behind beside its logits. */
+static int32_t end_step(el_engine *e, el_error *err) {
+    if (e->output->hidden) copy_hidden(e);
+    for (int32_t s = 0; s < e->batch->n_seqs; s++) {
+        e->output->status[s] = atomic_load_explicit(&e->failed[s], memory_order_relaxed);
     }
-    if (atomic_load_explicit(&engine->cut, memory_order_relaxed)) {
+    if (atomic_load_explicit(&e->cut, memory_order_relaxed)) {
         return el_fail(err, EL_E_SYSTEM,
                        "the model's file has been cut short by another program: a token's embedding is gone");
     }
     return EL_OK;
+}
+
+int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err) {
+    if (!engine || !batch || !out) return el_fail(err, EL_E_ARGUMENT, "engine, batch or output is NULL");
+    int32_t code = begin_step(engine, batch, out, err);
+    if (code) return code;
+    run_step(engine);
+    return end_step(engine, err);
+}
+
+/* ---- a step in parts ---- */
+
+/* The other engine: ops and phases are its own, too, since how a phase was cut is written there. */
+static el_engine *new_side(const el_engine *e, el_error *err) {
+    const size_t ops = (size_t)e->plan.n_ops * sizeof *e->plan.ops;
+    const size_t phases = (size_t)e->plan.n_phases * sizeof *e->plan.phases;
+    el_engine *side = malloc(sizeof *side);
+    if (!side) {
+        el_fail(err, EL_E_MEMORY, "out of memory for a step in parts");
+        return NULL;
+    }
+    *side = *e;
+    side->memory = NULL;
+    side->plan.ops = malloc(ops);
+    side->plan.phases = malloc(phases);
+    if (!side->plan.ops || !side->plan.phases) {
+        el_fail(err, EL_E_MEMORY, "out of memory for a step in parts");
+    } else {
+        memcpy(side->plan.ops, e->plan.ops, ops);
+        memcpy(side->plan.phases, e->plan.phases, phases);
+        if (!el_memory_new(side, err)) return side;
+    }
+    free_side(side);
+    return NULL;
+}
+
+int32_t el_begin(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err) {
+    if (!engine || !batch || !out) return el_fail(err, EL_E_ARGUMENT, "engine, batch or output is NULL");
+    if (!engine->side) engine->side = new_side(engine, err);
+    if (!engine->side) return EL_E_MEMORY;
+    engine->side->batch = NULL;
+    int32_t code = begin_step(engine->side, batch, out, err);
+    if (code) engine->side->batch = NULL;
+    return code;
+}
+
+int32_t el_continue(el_engine *engine, int64_t nanoseconds, int32_t *done, el_error *err) {
+    el_engine *side = engine ? engine->side : NULL;
+    if (!side || !side->batch || !done) {
+        return el_fail(err, EL_E_ARGUMENT, "no step in parts was begun, or done is NULL");
+    }
+    side->times = engine->times;
+    side->part_start = 0;
+    side->pause_at = nanoseconds < 0 ? UINT64_MAX : el_os_now() + (uint64_t)nanoseconds;
+    run_step(side);
+    *done = side->phase > side->last_phase;
+    if (!*done) return EL_OK;
+    int32_t code = end_step(side, err);
+    side->batch = NULL;
+    return code;
 }
 
 int32_t el_n_phases(const el_engine *engine) { return engine ? engine->plan.n_phases + 1 : 0; }

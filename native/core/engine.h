@@ -102,7 +102,17 @@ struct el_engine {
     _Atomic int32_t cut;     /* 1: the model's file no longer holds what this step needs */
 
     el_phase_time *times; /* [n_phases + 1], NULL: nobody asks */
-    uint64_t phase_start; /* when the running phase began */
+    uint64_t phase_start; /* when the running phase began, 0 = none runs yet */
+
+    /* A step in parts: another engine with the same plan, weights, caches and threads, and with memory of its own for
+     * what a step works in. */
+    el_engine *side;
+    uint64_t pause_at;    /* side: pause between rounds from then on, 0 = not in parts */
+    uint64_t part_start;  /* side: when the running round of this part began, 0 = the part begins */
+    int32_t round;        /* side: chunks of the next round */
+    int32_t round_chunks; /* side: chunks of the running round */
+    int32_t phase_chunks; /* side: chunks of the running phase */
+    int32_t first_chunk;  /* side: the round's first chunk of the phase; 0 elsewhere */
 
     /* el_run: the input of its next step. */
     int32_t *run_tokens, *run_positions; /* [S] */
@@ -135,8 +145,9 @@ int32_t el_batch_check(el_engine *e, const el_batch *batch, const el_output *out
 /* Check the edits of a sequence whose tokens become n_steps more (edits.c). */
 int32_t el_edits_check(const el_edits *edits, int32_t n_steps, el_error *err);
 
-/* Reserve everything that e->plan and e->limits need (memory.c); el_memory_free gives it back. */
+/* Reserve what a step of e->plan and e->limits works in, and the caches (memory.c); el_memory_free gives it all back. */
 int32_t el_memory_new(el_engine *e, el_error *err);
+int32_t el_caches_new(el_engine *e, el_error *err);
 void el_memory_free(el_engine *e);
 
 /* Repack the matrices that ask for it, on all threads (weights.c). */

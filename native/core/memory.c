@@ -139,7 +139,10 @@ int32_t el_memory_new(el_engine *e, el_error *err) {
     e->memory_bytes = l.used;
     l = (layout){.base = e->memory};
     lay_out(e, &l);
+    return EL_OK;
+}
 
+int32_t el_caches_new(el_engine *e, el_error *err) {
     size_t bytes = 0;
     for (int32_t c = 0; c < e->plan.n_classes; c++) {
         const el_class *k = &e->plan.classes[c];

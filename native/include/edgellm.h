@@ -353,6 +353,14 @@ void el_engine_info(const el_engine *engine, el_info *info);
 /* Run the whole plan over a batch. The FP environment is set for the duration and restored. */
 int32_t el_step(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err);
 
+/* A step in parts, so that short steps need not wait for a long one: el_begin checks the batch, and every el_continue
+ * computes for about `nanoseconds` (below 0: to the end) and pauses between chunks of the work. *done: 1 when the step is
+ * complete and `out` is written. Results are those of el_step. `batch` and `out` stay the caller's and as they are until
+ * then; in between, el_step, el_run and the pages' functions may be called for other pages than those that this batch
+ * writes. Another el_begin gives up the step before it, whose tokens then count as never computed. */
+int32_t el_begin(el_engine *engine, const el_batch *batch, const el_output *out, el_error *err);
+int32_t el_continue(el_engine *engine, int64_t nanoseconds, int32_t *done, el_error *err);
+
 /* Run up to n_steps steps; each step's tokens are the next one's input. The batch is the first step's: one token and one
  * row wanted of every sequence (T = S = R), top_k >= 1, no edits (those of the picks take their place), and pages for
  * n_steps positions from positions[s] on.

@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from edgellm.backends.base import BackendConfig
 from edgellm.backends.lower import lower
 from edgellm.backends.native import tilefile
 from edgellm.backends.select import select_backend
+from edgellm.core.types import Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.spec import load_plan
 
@@ -25,7 +27,7 @@ from edgellm.models.spec import load_plan
 @dataclass(frozen=True)
 class Setup:
     """threads; prefill chunk; weights mode ("cache": a tile cache of the test's own); other sequences beside; ISA level
-    (None = best); what computes."""
+    (None = best); what computes; parts: every step in the smallest parts, a step of another sequence after each."""
 
     threads: int = 2
     chunk: int = 32
@@ -33,6 +35,19 @@ class Setup:
     others: int = 0
     isa: str | None = None
     backend: str = "native"
+    parts: bool = False
+
+
+def in_parts(executable: Any, step: Batch, beside: Batch) -> StepOutput:
+    """What `run` would return for a step, which must have been computed in several parts."""
+    executable.begin(step)
+    for n in range(100_000):
+        out: StepOutput | None = executable.advance(0.0)
+        if out is not None:
+            assert n > 3
+            return out
+        executable.run(beside)
+    raise AssertionError("a step in parts does not end")
 
 
 def logits(
@@ -43,13 +58,14 @@ def logits(
         plan = load_plan(file)[0]
         weights = f"cache:{tile_cache(path)}" if setup.weights == "cache" else setup.weights
         n = 1 + setup.others
+        bystanders = 2 if setup.parts else 0
         chunk = min(setup.chunk, len(tokens))
-        pages = n * (-(-len(tokens) // 32) + 1)
+        pages = (n + bystanders) * (-(-len(tokens) // 32) + 1)
         config = BackendConfig(
             n_ctx=len(tokens) + 32,
-            max_tokens=n * chunk,
+            max_tokens=max(n * chunk, 9 * bystanders),
             max_rows=chunk,
-            max_seqs=n,
+            max_seqs=max(n, bystanders),
             n_pages=(pages,) * len(plan.caches),
             k_type=k_type,
             v_type=v_type or k_type,
@@ -64,10 +80,15 @@ def logits(
             mine = setup.others // 2  # somewhere in the middle of the batch
             texts = [tokens if i == mine else tokens[i + 1 :] + tokens[: i + 1] for i in range(n)]
             out = []
+            beside = None
+            if setup.parts:
+                others = [(Timeline(lines[0].pages), tokens[-9 * (i + 1) :][:9]) for i in range(bystanders)]
+                beside = batch(plan, others, rows=[8])
             for at in range(0, len(tokens), chunk):
                 work = [(line, text[at : at + chunk]) for line, text in zip(lines, texts, strict=True)]
                 size = len(work[0][1])
-                step = executable.run(batch(plan, work, rows=range(mine * size, (mine + 1) * size)))
+                mixed = batch(plan, work, rows=range(mine * size, (mine + 1) * size))
+                step = in_parts(executable, mixed, beside) if beside is not None else executable.run(mixed)
                 assert not step.status.any()
                 assert step.logits is not None
                 out.append(step.logits)

@@ -54,15 +54,19 @@ SETUPS = [
     Setup(weights="mmap"),
     Setup(weights="cache"),
     Setup(others=5),
+    Setup(parts=True),
+    Setup(threads=1, chunk=96, parts=True),
     *(Setup(isa=level) for level in LEVELS if level != BEST),
     Setup(threads=4, chunk=7, weights="mmap", others=3),
+    Setup(threads=4, chunk=96, weights="mmap", others=3, parts=True),
     Setup(threads=1, chunk=7, weights="cache", others=3),
     *([Setup(backend="numba"), Setup(threads=3, chunk=7, others=3, backend="numba")] if not numba_why_not() else []),
 ]
 
 
 def describe(setup: Setup) -> str:
-    return f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}-{setup.backend}"
+    name = f"{setup.threads}t-{setup.chunk}-{setup.weights}-{setup.others}others-{setup.isa or 'best'}-{setup.backend}"
+    return f"{name}-parts" if setup.parts else name
 
 
 def quantized(source: Path, path: Path, qtype: QType) -> Path:

@@ -29,7 +29,7 @@ def open_llm(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenL
     before = threading.enumerate()
 
     def open_it(fake: FakeBackend | None = None, *, path: Path | None = None, **options: Any) -> LLM:
-        install(monkeypatch, fake or FakeBackend())
+        install(monkeypatch, fake or FakeBackend(parts=3))
         llm = LLM(path or tiny_path, **options)
         object.__setattr__(llm._loaded.engine.spec, "check", True)
         opened.append(llm)

@@ -41,14 +41,15 @@ def requests(seed: int, n: int = 12) -> list[tuple[list[int], dict[str, Any]]]:
     return out
 
 
-@pytest.fixture
-def answers(open_llm: OpenLLM) -> Callable[..., list[list[int]]]:
-    """answers(work, **options): tokens of every request, all of them in flight together."""
+@pytest.fixture(params=[0, 1, 5], ids="{}-parts".format)
+def answers(open_llm: OpenLLM, request: pytest.FixtureRequest) -> Callable[..., list[list[int]]]:
+    """answers(work, **options): tokens of every request, all of them in flight together; prompts beside decode steps
+    in the same steps, or computed in parts between them."""
 
     def run(
         work: list[tuple[list[int], dict[str, Any]]], together: bool = True, multi_step: bool = True, **options: Any
     ) -> list[list[int]]:
-        llm = open_llm(FakeBackend(multi_step=multi_step), **options)
+        llm = open_llm(FakeBackend(multi_step=multi_step, parts=request.param), **options)
         results: list[list[int]] = [[] for _ in work]
 
         def one(i: int) -> None:

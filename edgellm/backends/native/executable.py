@@ -112,6 +112,15 @@ class NativeExecutable:
         self._fill_ropes(batch, 1)
         return self._engine.step(batch)
 
+    def begin(self, batch: Batch) -> None:
+        """Begin a step that is computed in parts."""
+        self._fill_ropes(batch, 1)
+        self._engine.begin(batch)
+
+    def advance(self, seconds: float) -> StepOutput | None:
+        """Compute it for about so long; its output, once it is complete."""
+        return self._engine.advance(seconds)
+
     def run_steps(self, batch: Batch, picks: Sequence[Pick], n_steps: int, ends: tuple[int, ...]) -> RunOutput:
         """Compute up to n_steps decode steps in one call."""
         self._fill_ropes(batch, n_steps)

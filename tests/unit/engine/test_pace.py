@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from edgellm.engine.pace import FIRST, LEAST, LONGEST, REFRESH, Pace
+from edgellm.engine.pace import FIRST, FLIGHT_LEAST, LEAST, LONGEST, LONGEST_SECONDS, REFRESH, SLICE, Pace
 
 
 def test_before_anything_was_measured() -> None:
@@ -84,3 +84,32 @@ def test_a_disturbed_step_raises_the_time_of_decoding_little() -> None:
     for _ in range(5):
         pace.note(1, 0, 5e-3)
     assert pace.decode < 5.5e-3
+
+
+def test_a_flight_takes_about_so_long_and_its_slices_follow_the_decode_steps() -> None:
+    pace = Pace()
+    assert pace.flight(512) == FIRST
+    assert pace.slice(n_decode=1, n_waiting=1) == SLICE
+    pace.landed(32, 32 * 1e-3)
+    assert pace.flight(512) == 200
+    assert pace.flight(64) == 64
+    for _ in range(20):
+        pace.landed(200, 200 * 50e-3)
+    assert pace.flight(512) == FLIGHT_LEAST
+    pace.note(4, 0, 5e-3)
+    assert pace.slice(n_decode=4, n_waiting=1) == (LONGEST - 1) * 5e-3
+    assert pace.slice(n_decode=4, n_waiting=8) == 2 * (LONGEST - 1) * 5e-3
+    assert pace.slice(n_decode=0, n_waiting=3) == LONGEST_SECONDS
+
+
+def test_steps_between_slices_do_not_tell_what_a_step_takes_without() -> None:
+    """They are slower. Only where as many never decoded before they are taken for it, up to the first without."""
+    pace = Pace()
+    pace.note(4, 0, 5e-3)
+    for _ in range(50):
+        pace.note(4, 0, 9e-3, in_flight=True)
+    assert pace.decode == 5e-3
+    pace.note(8, 0, 12e-3, in_flight=True)
+    assert pace.decode == 12e-3
+    pace.note(8, 0, 8e-3)
+    assert pace.decode == 8e-3

@@ -13,6 +13,7 @@ from limits import seconds
 
 from edgellm.core.config import SamplingParams
 from edgellm.engine import scheduler
+from edgellm.engine.flight import Flight
 from edgellm.engine.queue import AGEING_SECONDS
 from edgellm.engine.request import Request, Sequence
 from edgellm.engine.scheduler import Budget, State
@@ -48,8 +49,18 @@ def new_seq(
     return seq
 
 
-def run_step(state: State, budget: Budget) -> list[scheduler.Piece]:
+def run_step(state: State, budget: Budget, in_parts: bool = False, lands: bool = True) -> list[scheduler.Piece]:
+    """A step; in_parts: prompts beside sequences that decode go to state.flight, and `lands` what is there already.
+    What was computed or begun."""
+    flight = state.flight
+    tables = {p.seq: [a.copy() for a in p.seq.tables.arrays] for p in flight}
     pieces = scheduler.schedule(state, budget)
+    flying = {p.seq for p in state.flight}
+    assert not flying or state.flight is flight
+    assert flying <= set(state.running)
+    assert not flying & {p.seq for p in pieces}
+    for seq in flying:  # the pages that are being read and written stay the sequence's
+        assert all(np.array_equal(a, b) for a, b in zip(seq.tables.arrays, tables[seq], strict=True))
     state.work.clear()
     assert sum(p.count for p in pieces) <= budget.tokens
     assert sum(p.rows for p in pieces) <= budget.rows
@@ -59,12 +70,18 @@ def run_step(state: State, budget: Budget) -> list[scheduler.Piece]:
         assert p.start == p.seq.n_cached
         assert 1 <= p.count <= p.seq.n_pending
     scheduler.check(state)
-    scheduler.commit(state, pieces)
+    done = pieces
+    if state.flight:
+        if lands:
+            done, state.flight = [*pieces, *state.flight], []
+    elif in_parts:
+        done, state.flight = Flight.split(pieces)
+    scheduler.commit(state, done)
     scheduler.check(state)
-    for p in pieces:
+    for p in done:
         if p.seq.request.logit_rows is None and p.rows:
             p.seq.tokens.append(0)
-    return pieces
+    return [*done, *state.flight]
 
 
 def test_prefill_is_cut_into_chunks_and_only_the_last_wants_a_row() -> None:
@@ -118,6 +135,7 @@ def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
         data.draw(st.integers(1, 6)),
         data.draw(st.integers(0, 9)),
     )
+    in_parts = data.draw(st.booleans())
     live: list[Sequence] = []
     for _ in range(data.draw(st.integers(1, 30))):
         action = data.draw(st.sampled_from(["add", "add", "step", "step", "step", "cancel"]))
@@ -141,7 +159,7 @@ def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
             seq.finish_reason = "cancelled"
             scheduler.finish(state, seq)
         else:
-            run_step(state, budget)
+            run_step(state, budget, in_parts, data.draw(st.booleans()) if state.flight else True)
     for _ in range(4000):
         for seq in list(live):
             done = seq.n_pending == 0 if seq.request.logit_rows else seq.n_generated >= 3
@@ -151,10 +169,49 @@ def test_random_traffic_finishes_and_balances(data: st.DataObject) -> None:
                 live.remove(seq)
         if not live:
             break
-        assert run_step(state, budget), "nothing scheduled although sequences are live"
+        assert run_step(state, budget, in_parts), "nothing scheduled although sequences are live"
     assert not live
     scheduler.check(state)
     assert not any(state.ledger.n_in_use(c) for c in range(len(state.ledger.pools)))
+
+
+def test_what_is_in_flight_is_left_alone() -> None:
+    state, budget = new_state(), Budget(64, 4, 4)
+    a = new_seq(state, 4)
+    run_step(state, budget)
+    b, c = new_seq(state, 100), new_seq(state, 7)
+    assert [(p.seq, p.count) for p in run_step(state, budget, in_parts=True)] == [(a, 1), (b, 63)]
+    assert [p.seq for p in run_step(state, budget, in_parts=True, lands=False)] == [a, b]
+    assert (b.n_cached, len(a.tokens), list(state.waiting)) == (0, 7, [c])
+    run_step(state, budget, in_parts=True)
+    assert (b.n_cached, state.flight) == (63, [])
+    assert [(p.seq, p.count) for p in run_step(state, budget, in_parts=True)] == [(a, 1), (b, 37), (c, 7)]
+
+
+def test_a_flight_is_given_up_with_any_of_its_sequences() -> None:
+    state, budget = new_state(), Budget(64, 4, 4)
+    new_seq(state, 4)
+    run_step(state, budget)
+    b, c = new_seq(state, 20), new_seq(state, 7)
+    run_step(state, budget, in_parts=True)
+    assert {p.seq for p in state.flight} == {b, c}
+    b.finish_reason = "cancelled"
+    scheduler.finish(state, b)
+    assert state.flight == []
+    assert [(p.seq, p.start, p.count) for p in run_step(state, budget, in_parts=True)][1:] == [(c, 0, 7)]
+
+
+def test_a_flight_is_given_up_where_its_pages_are_needed() -> None:
+    state, budget = new_state(pages=4), Budget(128, 4, 4)
+    vip = new_seq(state, 63, priority=1)
+    run_step(state, budget)
+    other = new_seq(state, 60)
+    run_step(state, budget, in_parts=True)
+    assert [p.seq for p in state.flight] == [other]
+    run_step(state, budget, in_parts=True, lands=False)  # the 65th token of the first needs a third page
+    assert state.flight == []
+    assert list(state.waiting) == [other]
+    assert vip.n_cached == 65
 
 
 def test_a_prompt_leaves_room_for_those_that_decode() -> None:

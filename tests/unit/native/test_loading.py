@@ -35,9 +35,9 @@ def test_a_file_that_is_no_library(clean_environment: pytest.MonkeyPatch, tmp_pa
     ("code", "message"),
     [
         ("int unrelated;", "cannot be loaded as edgellm's native library"),
-        ("int el_abi_version(void) { return 99; }", "interface version 99, expected 5"),
+        ("int el_abi_version(void) { return 99; }", "interface version 99, expected 6"),
         (
-            "int el_abi_version(void) { return 5; } int el_struct_size(const char *n) { return 12; }",
+            "int el_abi_version(void) { return 6; } int el_struct_size(const char *n) { return 12; }",
             "struct el_error has 12 bytes, expected 512",
         ),
     ],

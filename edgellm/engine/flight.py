@@ -1,0 +1,48 @@
+"""Prompts in flight: a step of prompts that is computed in parts, a few milliseconds after each step of those that
+decode. So a long prompt is computed in chunks as large as where nobody decodes, and nobody waits longer for it.
+
+What is in flight is `state.flight`. The scheduler clears it where a sequence's pages go to others (cancelled,
+preempted): what was computed then counts for nothing, and is computed again for those that stay.
+"""
+
+from __future__ import annotations
+
+import time
+
+from edgellm.core.types import Batch, StepOutput
+from edgellm.engine.pace import Pace
+from edgellm.engine.runner import PartRunner
+from edgellm.engine.scheduler import Piece, State
+
+
+class Flight:
+    """Begins such a step and advances it. n_tokens, seconds: of the step in flight, and what it has taken so far."""
+
+    def __init__(self, runner: PartRunner, state: State, pace: Pace) -> None:
+        self._runner, self._state, self._pace = runner, state, pace
+        self.n_tokens, self.seconds = 0, 0.0
+
+    @staticmethod
+    def split(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+        """The pieces of those that decode, and prompts for a flight beside them: none where nobody decodes."""
+        decoding = [p for p in pieces if p.start + 1 == len(p.seq.tokens)]
+        if not decoding or len(decoding) == len(pieces):
+            return pieces, []
+        return decoding, [p for p in pieces if p.start + 1 < len(p.seq.tokens)]
+
+    def begin(self, pieces: list[Piece], batch: Batch) -> None:
+        """Take off, with a batch of these pieces."""
+        self._runner.begin(batch)
+        self._state.flight = pieces
+        self.n_tokens, self.seconds = len(batch.tokens), 0.0
+
+    def advance(self, n_decode: int, n_waiting: int) -> tuple[list[Piece], StepOutput] | None:
+        """Compute for as long as those that decode may wait; the pieces and what came out, once that is complete."""
+        begin = time.perf_counter()
+        out = self._runner.advance(self._pace.slice(n_decode, n_waiting))
+        self.seconds += time.perf_counter() - begin
+        if out is None:
+            return None
+        pieces, self._state.flight = self._state.flight, []
+        self._pace.landed(self.n_tokens, self.seconds)
+        return pieces, out
