@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Fuzzing: damaged model files through everything edgellm does with one.
+"""Fuzzing: damaged model files through everything edgellm does with one, and wrong requests to a server.
 
     python scripts/fuzz.py files --count 200000 --seed 1      # structure-aware damage; needs nothing else
     python scripts/fuzz.py files --first 4711 --count 1 --seed 1    # one file again, in full
     python scripts/fuzz.py cover --seconds 300                # coverage-guided, where atheris is installed
+    python scripts/fuzz.py server --count 60000 --seed 1      # `edgellm serve` over real sockets
 
 `files` opens, tokenises, loads and runs every file in a child process, with the native library under the address and
 undefined-behaviour sanitizers where build/asan can be built (--library takes another). A file is a pure function of
 seed and number. What counts as found: a crash, an error that is not one of edgellm's for bad models, more than a second
 of CPU time, more than 64 MB of memory for one file, and memory that stays. Findings go to --out, with the file.
+
+`server` sends wrong bodies, values, framing and clients that leave (`tests/server/attacks.py`), while well-formed
+requests go on beside them; `tests/server/siege.py` says what counts as found. It prints one JSON object.
 """
 
 from __future__ import annotations
@@ -320,6 +324,28 @@ def verb_cover(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- a server --------------------------------------------------------------------------------------------
+
+
+def verb_server(args: argparse.Namespace) -> int:
+    """Wrong requests to a server in a process of its own, over several connections."""
+    from server import siege
+    from serving.tiny import write_tiny
+
+    with _folder() as folder:
+        model = args.model or str(write_tiny(folder / "tiny.gguf"))
+        report = siege.run(model, args.count, args.seed, n_attackers=args.connections)
+    for text in report.complaints[:20]:
+        say(f"FOUND {text[:3000]}")
+    found = {
+        "requests": report.requests, "seed": args.seed, "model": args.model or "tiny", "well_formed": report.good,
+        "statuses": {str(k): v for k, v in sorted(report.statuses.items())}, "kinds": dict(report.kinds.most_common()),
+        **report.figures, "complaints": len(report.complaints),
+    }  # fmt: skip
+    print(json.dumps(found))
+    return 1 if report.complaints else 0
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -338,8 +364,13 @@ def main(argv: list[str]) -> int:
     cover.add_argument("--seconds", type=int, default=60)
     cover.add_argument("--seed", type=int, default=1)
     cover.add_argument("--corpus", type=Path, help="folder that keeps what was learnt")
+    server = verbs.add_parser("server", help="wrong requests over real sockets")
+    server.add_argument("--count", type=int, default=60_000, help="how many requests")
+    server.add_argument("--seed", type=int, default=1)
+    server.add_argument("--model", help="name or path of the model that is served (a tiny one that is made for it)")
+    server.add_argument("--connections", type=int, default=16, help="of wrong requests; four more send sound ones")
     args = parser.parse_args(argv)
-    return {"files": verb_files, "worker": worker, "cover": verb_cover}[args.verb](args)
+    return {"server": verb_server, "files": verb_files, "worker": worker, "cover": verb_cover}[args.verb](args)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,14 @@ FIELDS = (
     "allowed_token_ids ignore_eos encoding_format dimensions embd_normalize pooling system stop_sequences thinking "
     "options think format raw keep_alive instructions text reasoning n_probs response_fields return_tokens "
     "xtc_probability "
-    "tokens content add_special with_pieces return_token_ids timings_per_token samplers lora user metadata"
+    "tokens content add_special with_pieces return_token_ids timings_per_token samplers lora user metadata "
+    "max_output_tokens top_n_sigma xtc_threshold dynatemp_range dynatemp_exponent repetition_penalty dry_base "
+    "dry_allowed_length dry_penalty_last_n mirostat_tau mirostat_eta repeat_last_n min_keep guided_json guided_regex "
+    "guided_choice structured_outputs json_schema bad_words prompt_logprobs truncate_prompt_tokens skip_special_tokens "
+    "include_stop_str_in_output use_beam_search length_penalty thinking_budget_tokens t_max_predict_ms n_discard "
+    "logits_processors cache_prompt parallel_tool_calls store priority cache_salt query documents add_special_tokens "
+    "parse_special return_token_strs reasoning_format return_progress background previous_response_id truncation "
+    "conversation output_config functions function_call id_slot template name verbose"
 ).split()
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 1.5, -0.0, 1e308, -1e308, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400,
