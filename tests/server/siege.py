@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -32,8 +33,9 @@ DEADLINE = 60.0
 STALLED = 24
 """Connections that are left open in the middle of a request, at most."""
 GROWTH_PERCENT, LONG = 5.0, 10_000
-"""Memory after the first half may grow by so much to the end, in runs of so many requests: it settles as the largest of
-them have come, in the allocator alone (Python's objects stay as many all the time)."""
+"""Memory after the first half may grow by so much to the end, in runs of so many requests."""
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "16384"}
+"""For the server: glibc gives large blocks back when they are freed, so that what memory grows by is in use."""
 
 
 class Answer(NamedTuple):
@@ -213,7 +215,9 @@ class Server:
 
     def __init__(self, model: str, *words: str) -> None:
         command = [sys.executable, "-m", "edgellm", "serve", model, "--port", "0", *words]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, **ALLOCATOR}
+        )
         self.faults: list[str] = []
         self.port = 0
         log = self.process.stderr
