@@ -334,7 +334,8 @@ def verb_server(args: argparse.Namespace) -> int:
 
     with _folder() as folder:
         model = args.model or str(write_tiny(folder / "tiny.gguf"))
-        report = siege.run(model, args.count, args.seed, n_attackers=args.connections)
+        words = ("-c", "512") if args.model else ()  # or answers without a limit would go on for minutes
+        report = siege.run(model, args.count, args.seed, *words, n_attackers=args.connections)
     for text in report.complaints[:20]:
         say(f"FOUND {text[:3000]}")
     found = {

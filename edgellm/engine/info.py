@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from edgellm.core.record import dataclass, late, later
+from edgellm.core.record import dataclass, late, later, replace
 from edgellm.engine.loader import Loaded
+from edgellm.kvcache.disk import StoreStats
 
 
 @late("fingerprint")
@@ -65,7 +66,7 @@ class LLMStats:
 
     running, waiting: sequences with a place in the steps, and in the queue.  requests: not yet ended.
     pages_used, pages: of 32 tokens, over all cache classes.  seconds_native: inside the backend; seconds_python: around
-    it, in busy steps.  guessed, accepted: tokens of speculative decoding.
+    it, in busy steps.  guessed, accepted: tokens of speculative decoding.  disk: of `prefix_cache_dir`, None without.
     """
 
     running: int
@@ -79,6 +80,7 @@ class LLMStats:
     seconds_python: float
     guessed: int = 0
     accepted: int = 0
+    disk: StoreStats | None = None
 
 
 def count(loaded: Loaded) -> LLMStats:
@@ -96,4 +98,5 @@ def count(loaded: Loaded) -> LLMStats:
         seconds_python=stats.seconds_python,
         guessed=0 if spec is None else sum(spec.stats.guessed),
         accepted=0 if spec is None else sum(spec.stats.accepted),
+        disk=None if loaded.disk is None else replace(loaded.disk.stats),
     )

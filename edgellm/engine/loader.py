@@ -86,6 +86,7 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate
     engine: Engine
+    disk: DiskStore | None
     warming: Warming
     backend: BackendInfo
     n_ctx: int
@@ -166,6 +167,7 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             tokenizer=tokenizer,
             template=template,
             engine=engine,
+            disk=disk,
             warming=warming,
             backend=info,
             n_ctx=n_ctx,

@@ -78,8 +78,10 @@ def _hash(*parts: bytes) -> bytes:
 
 @dataclass(slots=True)
 class StoreStats:
-    """Counts since start. seconds_reading: from files into place, by whoever reads. lost: pages that found no room in
-    the queue of those to be written."""
+    """Counts since start. seconds_reading: from files into place, by whoever reads. lost_pages: were evicted faster
+    than the disk takes them, and found no room in the queue of those to be written. removed_pages: made room for newer
+    ones.
+    """
 
     read_pages: int = 0
     read_bytes: int = 0
@@ -87,6 +89,7 @@ class StoreStats:
     written_pages: int = 0
     written_bytes: int = 0
     lost_pages: int = 0
+    removed_pages: int = 0
     damaged_files: int = 0
 
 
@@ -208,6 +211,12 @@ class DiskStore:
                 self._news.wait_for(lambda: self._backlog + len(data) <= MOST_WAITING or not self._backlog)
             elif self._backlog and self._backlog + len(data) > MOST_WAITING:
                 self.stats.lost_pages += 1
+                if self.stats.lost_pages == 1:
+                    log.info(
+                        "%s: pages are evicted faster than they are written, and some are lost: LLM.stats and /metrics "
+                        "count them",
+                        self._root,
+                    )
                 return False
             if (address.key, cls) not in self._waiting:
                 self._waiting[address.key, cls] = (address, data)
@@ -273,6 +282,7 @@ class DiskStore:
                 break
             path.unlink(missing_ok=True)
             self._total -= size
+            self.stats.removed_pages += 1
 
     # -- files -------------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,18 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+_DISK = (
+    ("prefix_cache_disk_pages_read", "Pages of the prefix cache that came back from files", "read_pages"),
+    ("prefix_cache_disk_bytes_read", "Their bytes", "read_bytes"),
+    ("prefix_cache_disk_pages_written", "Pages of the prefix cache written to files", "written_pages"),
+    ("prefix_cache_disk_bytes_written", "Their bytes", "written_bytes"),
+    ("prefix_cache_disk_pages_lost", "Pages evicted faster than the disk takes them", "lost_pages"),
+    ("prefix_cache_disk_pages_removed", "Files removed to keep the limit", "removed_pages"),
+    ("prefix_cache_disk_files_damaged", "Files that were not as they should be", "damaged_files"),
+)
+"""Counters of --prefix-cache-dir: name, text, field of StoreStats."""
+
+
 class _Engines(Collector):
     """Numbers that the engines keep themselves."""
 
@@ -105,10 +117,12 @@ class _Engines(Collector):
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"{self._prefix}:{name}", text, value=value)
-        counters = (
+        disks = [s.disk for s in open_models if s.disk is not None]
+        counters: list[tuple[str, str, float]] = [
             ("n_decode", "Steps computed", steps),
             ("spec_decode_num_draft_tokens", "Tokens guessed", sum(s.guessed for s in open_models)),
             ("spec_decode_num_accepted_tokens", "Guesses that were right", sum(s.accepted for s in open_models)),
-        )
+            *((name, text, sum(getattr(d, field) for d in disks)) for name, text, field in _DISK if disks),
+        ]
         for name, text, value in counters:
             yield CounterMetricFamily(f"{self._prefix}:{name}", text, value=value)

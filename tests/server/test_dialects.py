@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,21 @@ def test_met_01_02(start: Start) -> None:
     ):  # fmt: skip
         assert f"llamacpp:{name}" in lines
         assert f"# HELP llamacpp:{name.removesuffix('_count').removesuffix('_sum')}" in page.text
+    assert "prefix_cache_disk" not in page.text
+
+
+def test_metrics_of_pages_on_disk(start: Start, tmp_path: Path) -> None:
+    for cached in (0, 96):
+        s = start(FakeBackend(saying("hello")), options={"prefix_cache_dir": str(tmp_path)})
+        answer = s.chat("a" * 80, max_tokens=1).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+        lines = dict(line.rsplit(" ", 1) for line in s.http.get("/metrics").text.splitlines() if line[0] != "#")
+        seen = {k.removeprefix("edgellm:prefix_cache_disk_"): float(v) for k, v in lines.items() if "_disk_" in k}
+        assert seen["pages_read_total"] == cached // 32
+        assert (seen["bytes_read_total"] > 0) == (cached > 0)
+        assert seen["pages_lost_total"] == seen["pages_removed_total"] == seen["files_damaged_total"] == 0
+        assert {"pages_written_total", "bytes_written_total"} < seen.keys()
+        s.stop()
 
 
 def anthropic_events(text: str) -> list[tuple[str, dict[str, Any]]]:

@@ -58,6 +58,9 @@ def test_evicted_pages_come_back(open_llm: OpenLLM, golden_case: Golden, name: s
     store = llm._loaded.engine._tier.store
     assert store is not None
     assert store.stats.read_pages > 8
+    seen = llm.stats.disk
+    assert seen == store.stats
+    assert seen is not store.stats
     assert store.stats.lost_pages == 0
 
 
@@ -191,6 +194,10 @@ def test_the_limit_is_kept(open_llm: OpenLLM, tmp_path: Path) -> None:
     for s in range(12):
         llm.generate(text(70, s), **GREEDY)
     llm.close()
+    counted = llm.stats.disk
+    assert counted is not None
+    assert 0 < counted.removed_pages < counted.written_pages
+    assert open_llm().stats.disk is None
     assert 6 * size <= sum(p.stat().st_size for p in files(tmp_path)) <= 10 * size
     again = open_llm(prefix_cache_dir=tmp_path, prefix_cache_size=10 * size)
     assert again.generate(text(70, 11), **GREEDY).usage.cached_tokens == 64  # the latest stay
