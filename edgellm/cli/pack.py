@@ -1,7 +1,8 @@
 """Keep a model's weights as tiles in a file, so that it starts at once: `--weights cache`, and `auto` too, run from it.
 
 The file is mapped by every process that runs the model: they share its memory. It is written for one model, one version
-of edgellm and this layout of tiles; any other is never used. Without --output it lies in the cache directory.
+of edgellm and this layout of tiles; any other is never used. Without --output it lies in the cache directory. On file
+systems that do not say when a file last changed (FAT, exFAT), the whole model is read at every start to compare it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MOST_MODELS = 256
 SETTLED_NS = 2 * 10**9
 """How long ago a file must have changed: longer than any file system rounds its times."""
 KEEPS_CTIME = frozenset(
-    "apfs bcachefs btrfs ext2 ext3 ext4 f2fs hfs nfs nfs4 overlay tmpfs ufs virtiofs xfs zfs 9p".split()
+    "apfs bcachefs btrfs ext2 ext3 ext4 f2fs hfs nfs nfs4 ntfs3 overlay tmpfs ufs virtiofs xfs zfs 9p".split()
 )
 """File systems whose time of change follows every write, and cannot be set."""
 

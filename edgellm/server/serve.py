@@ -204,8 +204,14 @@ async def serve_until_told(server: Server, context: Context, sock: socket.socket
                 os.unlink(context.settings.uds)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for what asyncio says of every event after the fifth that goes to a client that has just left."""
+    return record.msg != "socket.send() raised exception."
+
+
 def run(app: ASGIApp, context: Context, sock: socket.socket) -> int:
     """Serve until a signal ends it; the exit code. Raises what is wrong with the only model."""
+    logging.getLogger("asyncio").addFilter(_is_news)
     asyncio.run(serve_until_told(new_server(app, context), context, sock))
     entry = context.models.single
     if entry is not None and isinstance(entry.error, Exception):

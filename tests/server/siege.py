@@ -232,7 +232,7 @@ class Server:
     def _read(self, log: Any) -> None:
         left = 0
         for line in log:
-            if "Traceback" in line or "ERROR" in line:
+            if any(word in line for word in ("Traceback", "ERROR", "socket.send()")):
                 left = 40
             if left:
                 self.faults.append(line)
