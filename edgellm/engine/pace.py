@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgellm.core.record import dataclass
 
-LONGEST = 2.25
+LONGEST = 2.0
 """A step with prompts in it takes about so many times as long as one without, at most; longer where many wait."""
 
 LONGEST_SECONDS = 0.1

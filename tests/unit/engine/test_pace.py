@@ -48,7 +48,7 @@ def test_where_many_wait_they_get_more_of_a_step() -> None:
     assert pace.prefill(4096, n_decode=4, n_waiting=4) == alone
     assert abs(pace.prefill(4096, n_decode=4, n_waiting=16) - 4 * alone) <= 4
     assert pace.prefill(4096, n_decode=1, n_waiting=1000) == 950  # 0.1 s, less the decode step
-    assert Pace(decode=0.2, token=1e-3).prefill(4096, n_decode=1, n_waiting=1000) == 250
+    assert Pace(decode=0.2, token=1e-3).prefill(4096, n_decode=1, n_waiting=1000) == 200
 
 
 def test_now_and_then_a_step_goes_without_prompts_and_never_two() -> None:
