@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgellm.core.record import dataclass
 
-LONGEST = 2.0
+LONGEST = 2.4
 """A step with prompts in it takes about so many times as long as one without, at most; longer where many wait."""
 
 LONGEST_SECONDS = 0.1
@@ -17,15 +17,18 @@ LONGEST_SECONDS = 0.1
 LEAST, FIRST = 1, 32
 """Tokens of prompts that a step takes in any case, and before anything was measured."""
 
-KEEP, KEEP_LESS = 0.8, 0.5
-"""Weight of what was known before, against a new measurement; against a lower one, of a step in which sequences only
-decode: what disturbs a measurement makes it longer."""
+KEEP, KEEP_MORE, KEEP_LESS = 0.8, 0.95, 0.5
+"""Weight of what was known before against a new measurement; against a higher and a lower one of a step in which
+sequences only decode: what disturbs a measurement makes it longer."""
 
 FLIGHT_SECONDS, FLIGHT_LEAST = 0.2, 32
 """A flight takes about so long, slices together, and so many tokens at least: who comes meanwhile waits for its end."""
 
 SLICE = 0.005
 """Seconds of a slice before anything was measured."""
+
+LEAST_SLICE = 0.5
+"""A slice takes so much of a decode step's time at least: prompts must end, too."""
 
 REFRESH = 32
 """After so many steps with prompts one goes without: what decoding alone takes is not to be seen in the others."""
@@ -36,13 +39,15 @@ OTHER = 1.25
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds of a step in which sequences only decode, and of a token of a prompt beside them; 0.0: not yet known.
+    """Seconds of a step in which sequences only decode, of one between slices of a flight, which push what it needs out
+    of the caches, and of a token of a prompt beside them; 0.0: not yet known.
 
     n_decode: how many sequences decode in such a step. n_since: steps with prompts beside them since it was measured.
     is_stale: `decode` is still that of another number of sequences.
     """
 
     decode: float = 0.0
+    between: float = 0.0
     token: float = 0.0
     n_decode: int = 1
     n_since: int = 0
@@ -51,15 +56,16 @@ class Pace:
     def note(self, n_decode: int, n_prefill: int, seconds: float, in_flight: bool = False) -> None:
         """A step with so many sequences that decoded and tokens of prompts took so long.
 
-        in_flight: between the slices of a flight, which push what it needs out of the caches.
+        in_flight: between the slices of a flight.
         """
         if in_flight:
+            self.between = _mean(self.between, seconds, KEEP)
             if not self.decode or self._is_other(n_decode):
                 self.decode, self.n_decode, self.n_since, self.is_stale = seconds, n_decode, 0, True
         elif not n_prefill:
             known = 0.0 if self.is_stale or self._is_other(n_decode) else self.decode
-            self.decode = _mean(known, seconds, KEEP if seconds > known else KEEP_LESS)
-            self.n_decode, self.n_since, self.is_stale = n_decode, 0, False
+            self.decode = _mean(known, seconds, KEEP_MORE if seconds > known else KEEP_LESS)
+            self.n_decode, self.n_since, self.is_stale, self.between = n_decode, 0, False, 0.0
         elif n_decode:
             self.n_since += 1
             self.token = _mean(self.token, max(0.0, seconds - self.decode) / n_prefill, KEEP)
@@ -93,9 +99,13 @@ class Pace:
         """Seconds of a flight before the next step of sequences that decode."""
         if not n_decode:
             return LONGEST_SECONDS
-        return self._beside(n_decode, n_waiting) if self.decode else SLICE
+        if not self.decode:
+            return SLICE
+        longer = max(0.0, self.between - self.decode)
+        return max(self._beside(n_decode, n_waiting) - longer, LEAST_SLICE * self.decode)
 
     def _beside(self, n_decode: int, n_waiting: int) -> float:
+        """Seconds that a step may take longer for what is computed beside sequences that decode."""
         seconds = (LONGEST - 1) * self.decode
         share = n_waiting / max(n_decode, 1)
         if share > 1:
