@@ -13,9 +13,10 @@ class LLMInfo:
     """What was opened and chosen. Sizes in bytes; kv_bytes is what the cache takes when it is full.
 
     fingerprint: `el<numerics version>-<model hash>-<kv type>`: the same fingerprint, seed and request give the same
-        answer. The hash is a function of every byte of the model's files: they are read when it is first asked for (10
-        GB/s from memory), unless an earlier process has done so since they last changed. Raises GGUFError where they
-        cannot be read, or have changed since the model was opened.
+        answer. Marks follow where results are others: strict=False, a context so long that other RoPE factors apply,
+        backend="reference". The hash is a function of every byte of the model's files: they are read when it is first
+        asked for (10 GB/s from memory), unless an earlier process has done so since they last changed. Raises
+        GGUFError where they cannot be read, or have changed since the model was opened.
     """
 
     path: str

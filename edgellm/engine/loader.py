@@ -49,6 +49,9 @@ MAX_LOGIT_ROWS = 64
 """Output rows a step computes at most; bounds the logits scratch."""
 
 
+OTHER_BITS = frozenset(("reference",))
+"""Backends that docs/numerics.md exempts: their results are others, and their fingerprints say so."""
+
 DISK_BYTES = 10 << 30
 """Default of what the files of the prefix cache may take."""
 
@@ -127,8 +130,6 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             cached=options.weights == "auto",
         )
         kv_type = kv_pair_name(options.k_type, options.v_type)
-        marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
-        fingerprint = partial(_fingerprint, file, kv_type + marks)
         backend = select_backend(options.backend)
         # Beside the weights: this is Python, and they are repacked without it.
         warming = Warming(tokenizer, template)
@@ -143,6 +144,9 @@ def open_model(path: str, options: OpenOptions, progress: Progress | None = None
             raise CapacityError(f"{e}. {_ways_out(file, config, kv_bytes)}") from e
         undo.callback(executable.close)
         info = executable.info
+        marks = ("" if options.strict else "-lax") + ("-long" if plan.long_context(n_ctx) else "")
+        marks += f"-{info.name}" if info.name in OTHER_BITS else ""
+        fingerprint = partial(_fingerprint, file, kv_type + marks)
         classes = tuple(ClassSpec(c.kind, c.window) for c in plan.caches)
         spec = EngineSpec(n_ctx, plan.n_vocab, classes, n_pages, budget, options.check, options.prefix_cache)
 

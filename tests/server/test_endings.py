@@ -171,7 +171,8 @@ def test_g_20_the_fingerprint_is_the_same_where_the_logits_are(
     one = seen(tiny_model)
     same: list[dict[str, Any]] = [
         {}, {"n_threads": 1}, {"n_threads": 3}, {"max_seqs": 1}, {"n_batch": 7}, {"weights": "mmap"},
-        {"weights": "tiles"}, {"draft": "prompt"}, {"prefix_cache": False}, {"isa": "scalar"}, {"n_ctx": 64},
+        {"weights": "tiles"}, {"backend": "numba"}, {"draft": "prompt"}, {"prefix_cache": False},
+        {"isa": "scalar"}, {"n_ctx": 64},
     ]  # fmt: skip
     for options in same:
         assert seen(tiny_model, **options) == one, options
@@ -197,6 +198,9 @@ def test_g_20_the_fingerprint_is_another_where_the_logits_may_be(
     assert len({bits for _, bits in [one, *kinds]}) == 6
     assert seen(other)[0] != one[0]
     assert seen(other)[1] != one[1]
+    numpy = seen(tiny_model, backend="reference")
+    assert numpy[0] == f"{one[0]}-reference"
+    assert numpy[1] != one[1]
     monkeypatch.setattr(loader, "NUMERICS_VERSION", version.NUMERICS_VERSION + 1)
     assert seen(tiny_model)[0] != one[0]
 

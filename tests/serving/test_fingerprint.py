@@ -17,6 +17,7 @@ from serving.tiny import write_tiny
 from edgellm.core.errors import CacheError, GGUFError
 from edgellm.gguf import digest
 from edgellm.gguf.reader import GGUFFile
+from edgellm.llm import LLM
 
 
 @pytest.fixture
@@ -58,6 +59,14 @@ def test_a_session_of_a_model_one_bit_off(open_llm: OpenLLM, tiny: Path, one_bit
     with pytest.raises(CacheError, match=r"belongs to el1-\w{12}-f16, the open model is el1-\w{12}-f16"):
         open_llm(path=one_bit).session().load(tmp_path / "s")
     assert len(open_llm(path=tiny).session().load(tmp_path / "s").tokens) == 40
+
+
+def test_a_session_of_another_backend(tiny: Path, tmp_path: Path) -> None:
+    with LLM(tiny, backend="reference") as llm:
+        llm.session(text(40)).save(tmp_path / "s")
+        assert len(llm.session().load(tmp_path / "s").tokens) == 40
+    with LLM(tiny) as llm, pytest.raises(CacheError, match=r"belongs to el1-\w{12}-f16-reference, the open model is"):
+        llm.session().load(tmp_path / "s")
 
 
 def test_pages_of_a_model_one_bit_off(open_llm: OpenLLM, tiny: Path, one_bit: Path, tmp_path: Path) -> None:
