@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,17 @@ def dying(at_step: int) -> FakeBackend:
 def test_a_dead_engine_fails_every_request_and_every_later_call(
     open_llm: OpenLLM, caplog: pytest.LogCaptureFixture
 ) -> None:
-    llm = open_llm(dying(4), max_seqs=2)
+    fake = dying(4)
+    llm, die = open_llm(fake, max_seqs=2), fake.on_step
+
+    def on_step(batch: Any) -> None:
+        """The first step waits until all ten have been sent."""
+        engine, until = llm._loaded.engine, time.monotonic() + 60
+        while engine._inbox.qsize() + len(engine._requests) < 10 and time.monotonic() < until:
+            time.sleep(0.001)
+        die(batch)  # type: ignore[misc]
+
+    fake.on_step = on_step
     out = llm.generate([[i] for i in range(10)], max_tokens=50, temperature=0)
     assert [c.finish_reason for c in out] == ["error"] * 10
     assert all(isinstance(c.error, EngineError) and "out of memory in a step" in str(c.error) for c in out)
