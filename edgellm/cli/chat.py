@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edgellm.cli import options, sampling
+from edgellm.core.config import SamplingParams
 from edgellm.core.env import API_KEY
 from edgellm.core.errors import ConfigError
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_here(args: argparse.Namespace) -> int:
     """The chat with a model in this process, which `run` may become, too."""
-    params, system = sampling.from_arguments(args), options.system_prompt(args)
+    params, system = _sampling(args), options.system_prompt(args)
     name, typed = options.model_name(args), options.on_terminal()
     args.model, args.model_flag = name, None
 
@@ -86,12 +87,19 @@ def _import_terminal() -> None:
     threading.Thread(target=importlib.import_module, args=("edgellm.cli.history",), daemon=True).start()
 
 
+def _sampling(args: argparse.Namespace) -> SamplingParams:
+    params = sampling.from_arguments(args)
+    if params.logprobs is not None or params.prompt_logprobs is not None:
+        raise ConfigError("a chat shows no log-probabilities: `edgellm run --json` prints them")
+    return params
+
+
 def _talk_to_server(args: argparse.Namespace) -> int:
     """The chat with a model on a server."""
     from edgellm.cli.remote import Remote
     from edgellm.cli.repl import Repl
 
-    params, system = sampling.from_arguments(args), options.system_prompt(args)
+    params, system = _sampling(args), options.system_prompt(args)
     changed = [f"--{name.replace('_', '-')}" for name, default in _OF_SERVER.items() if getattr(args, name) != default]
     if changed:
         raise ConfigError(f"{', '.join(changed)}: with --url this was decided when the server was started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from edgellm.cli import sampling, session, show
 from edgellm.cli.reader import QUOTES
 from edgellm.core.errors import ConfigError, EdgeLLMError
+from edgellm.core.files import read_regular
 
 if TYPE_CHECKING:
     from edgellm.cli.repl import Repl
@@ -150,14 +152,14 @@ def _read(chat: Repl, rest: str) -> None:
         return
     path = _path(rest)
     try:
-        small = path.stat().st_size <= MAX_READ_BYTES
-        text = path.read_text(encoding="utf-8") if small else ""
+        raw = read_regular(path, MAX_READ_BYTES)
+        text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8").read()  # line ends are those of every system
     except OSError as e:
         raise ConfigError(f"cannot read {rest}: {e.strerror or e}") from None
-    except ValueError:
+    except UnicodeDecodeError:
         raise ConfigError(f"{rest} is not text in utf-8") from None
-    if not small:
-        raise ConfigError(f"{path} is larger than {MAX_READ_BYTES >> 20} MiB")
+    except ValueError as e:
+        raise ConfigError(f"{path} {e}") from None
     chat.attached.append(text.strip("\n"))
     n = chat.count(text)
     chat.say(f"{path.name}: {len(text)} characters{f', {n} tokens' if n else ''}; it goes with your next message")

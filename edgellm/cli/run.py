@@ -63,6 +63,8 @@ def read_prompt(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     params, system = sampling.from_arguments(args), options.system_prompt(args)
+    if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
+        raise ConfigError("log-probabilities are part of the whole result: add --json")
     if args.raw and system:
         raise ConfigError("--raw uses no chat template, and so no system message: leave out -sys")
     _refuse_prompt_as_model(args)
@@ -83,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
             messages.append({"role": "user", "content": prompt})
             chunks = llm.chat(messages, params, stream=True, on_error="raise")
         completion = _print(chunks, args)
+        n_ctx = llm.info.n_ctx
+    if completion is not None and completion.finish_reason == "length" and completion.usage.total_tokens >= n_ctx:
+        print(f"edgellm: the answer ends because the context of {n_ctx} tokens is full: -c sets it", file=sys.stderr)
     if completion is not None and args.json:
         print(json.dumps(to_json(completion)))
     if completion is not None and args.verbose:

@@ -19,6 +19,7 @@ from typing import Any
 from edgellm.cli import sampling
 from edgellm.core.env import STATE
 from edgellm.core.errors import ConfigError
+from edgellm.core.files import read_regular
 from edgellm.core.record import dataclass, field
 
 FORMAT = "edgellm session"
@@ -98,14 +99,15 @@ def save(session: Session, path: Path) -> None:
 def load(path: Path) -> Session:
     """Read a session. ConfigError says what is wrong with the file; nothing in it is taken on trust."""
     try:
-        small = path.stat().st_size <= MAX_BYTES
-        document = json.loads(path.read_text(encoding="utf-8")) if small else None
+        raw = read_regular(path, MAX_BYTES)
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from None
+    except ValueError as e:
+        raise ConfigError(f"{path} {e}: it is no session") from None
+    try:
+        document = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{path} is no session: {e}") from None
-    if not small:
-        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: it is no session")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ConfigError(f'{path} is no session: it must be a JSON object with "format": "{FORMAT}"')
     if document.get("version") != VERSION:

@@ -15,6 +15,7 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 
 from edgellm.core.errors import GGUFError, ModelNotFound
+from edgellm.core.files import read_at
 from edgellm.core.record import dataclass
 from edgellm.gguf import split
 from edgellm.gguf.header import Header, TensorInfo, parse_header
@@ -25,7 +26,6 @@ __all__ = ["GGUFFile", "TensorInfo"]
 _SAME = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 _FIRST_BYTES = 1 << 20  # of the header, read at once; a long vocabulary takes more
 _READ_BYTES = 1 << 30  # systems read at most about 2 GiB at once
-_seeking = threading.Lock()  # where reading at a place means going there first
 
 
 class _File:
@@ -49,7 +49,7 @@ class _File:
         n, done = len(view), 0
         while done < n:
             try:
-                got = self._into(view[done : done + _READ_BYTES], first + done)
+                got = read_at(self.fd, view[done : done + _READ_BYTES], first + done)
             except OSError as e:
                 raise GGUFError(f"{self.path}: cannot be read at byte {first + done}: {e.strerror}") from e
             if not got:
@@ -65,15 +65,6 @@ class _File:
         twin.path, twin.fd = self.path, -1
         twin.fd = os.dup(self.fd)
         return twin
-
-    def _into(self, room: memoryview, at: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self.fd, [room], at)
-        with _seeking:
-            os.lseek(self.fd, at, os.SEEK_SET)
-            data = os.read(self.fd, len(room))
-        room[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

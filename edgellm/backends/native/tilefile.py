@@ -39,6 +39,7 @@ from edgellm._native import (
 from edgellm.backends.lower import Program
 from edgellm.core import env
 from edgellm.core.errors import CacheError, ConfigError, GGUFError, UnsupportedModel
+from edgellm.core.files import read_at, write_at
 from edgellm.core.record import dataclass
 from edgellm.core.version import __version__
 from edgellm.gguf.reader import GGUFFile
@@ -364,7 +365,7 @@ def _read(fd: int, room: Bytes, at: int) -> bool:
     """Fill `room` from byte `at` of a file on; False where it ends before that. OSError."""
     done = 0
     while done < len(room):
-        n = os.preadv(fd, [room.data[done:]], at + done)
+        n = read_at(fd, room.data[done:], at + done)
         if n == 0:
             return False
         done += n
@@ -374,7 +375,7 @@ def _read(fd: int, room: Bytes, at: int) -> bool:
 def _write_all(fd: int, data: Bytes, at: int) -> None:
     done = 0
     while done < len(data):
-        done += os.pwrite(fd, data.data[done:], at + done)
+        done += write_at(fd, data.data[done:], at + done)
 
 
 def _sync_folder(folder: Path) -> None:

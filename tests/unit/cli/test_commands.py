@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,11 @@ def test_what_cannot_be_read(chat: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert "/read FILE puts" in chat("/read").err
     monkeypatch.setattr(commands, "MAX_READ_BYTES", 1 << 19)  # one MiB is in the file
     assert "is larger than" in chat(f"/read {tmp_path / 'noise'}").err
+    if sys.platform != "win32":
+        os.mkfifo(tmp_path / "pipe.json")
+        for name in ("/dev/zero", str(tmp_path / "pipe.json"), str(tmp_path)):
+            assert "regular file" in chat(f"/read {name}").err
+        assert "pipe.json is not a regular file: it is no session" in chat(f"/load {tmp_path / 'pipe.json'}").err
     assert chat("/read /nowhere/x", "Hi").code == 0
 
 

@@ -116,6 +116,28 @@ def test_options_reach_the_request(cli: CLI, tiny: str) -> None:
     assert len({tuple(t) for t in texts}) == 4
 
 
+@pytest.mark.parametrize("option", ["--logprobs", "--prompt-logprobs"])
+def test_log_probabilities_that_nothing_would_show_are_refused(cli: CLI, tiny: str, option: str) -> None:
+    code, out, err = cli("run", tiny, "Hi", option, "2")
+    assert (code, out) == (2, "")
+    assert "add --json" in err
+    assert cli("run", tiny, "Hi", option, "2", "-n", "1", "--json").code == 0
+    code, out, err = cli("chat", tiny, option, "2", stdin="Hi\n")
+    assert (code, out) == (2, "")
+    assert "a chat shows no log-probabilities" in err
+
+
+def test_an_answer_that_the_context_ends_says_so(cli: CLI, tiny: str) -> None:
+    n = json.loads(cli("run", "--raw", tiny, "abcdef", "-n", "1", "--json").out)["usage"]["prompt_tokens"]
+    for more, text in ((0, "\n"), (2, "xx\n")):
+        code, out, err = cli(
+            "run", "--raw", tiny, "abcdef", "-c", str(n + more), *HELLO, fake=FakeBackend(saying("xxxx"))
+        )
+        assert (code, out) == (0, text)
+        assert err == f"edgellm: the answer ends because the context of {n + more} tokens is full: -c sets it\n"
+    assert cli("run", "--raw", tiny, "abcdef", "-n", "2", *HELLO, fake=FakeBackend(saying("xxxx"))).err == ""
+
+
 def test_a_base_model_explains_itself(cli: CLI, tiny_base: str) -> None:
     fake = FakeBackend(saying(" Paris."))
     code, out, err = cli("run", tiny_base, "The capital of France is", *HELLO, fake=fake)
