@@ -108,7 +108,7 @@ class NativeModel:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """el_config. n_threads 0: automatic; n_decode_threads 0: as many. isa None: the best level. n_pages: one number per
-    cache class."""
+    cache class. far_types: weight types whose kernels prefetch further ahead."""
 
     max_tokens: int
     max_rows: int
@@ -120,6 +120,7 @@ class EngineConfig:
     v_type: str = "f16"
     isa: str | None = None
     n_decode_threads: int = 0
+    far_types: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,4 +475,5 @@ def _c_config(c: EngineConfig, n_classes: int) -> tuple[Any, list[Any]]:
     config.max_seqs, config.n_ctx, config.n_decode_threads = c.max_seqs, c.n_ctx, c.n_decode_threads
     config.k_type, config.v_type = KV_FORMATS[c.k_type].code, KV_FORMATS[c.v_type].code
     config.n_pages, config.isa = n_pages, isa
+    config.far_types = sum(1 << t for t in c.far_types)
     return config, [n_pages, isa]

@@ -72,6 +72,16 @@ def probe_matmul(qtype: int, isa: str | None = None) -> float:
     return float(lib().el_probe_matmul(qtype, ffi.NULL if isa is None else isa.encode()))
 
 
+def probe_far(qtypes: Sequence[int], isa: str, n_threads: int = 0, n_bytes: int = 128 << 20) -> list[float]:
+    """How many times as fast n threads (0: automatic) read each of these weight types where kernels prefetch further
+    ahead; 0.0 for types of which the level has no such kernels. Raises NativeError where it cannot be measured."""
+    gains = ffi.new("double[]", len(qtypes))
+    code = lib().el_probe_far(n_threads, isa.encode(), n_bytes, ffi.new("int32_t[]", list(qtypes)), len(qtypes), gains)
+    if code:
+        raise NativeError(f"prefetching for weight types {list(qtypes)} cannot be measured", code)
+    return [float(gain) for gain in gains]
+
+
 def usable_level(cap: str | None = None) -> str:
     """The best level this machine can run that is not above `cap` (None: no cap). ConfigError for a foreign name."""
     levels = isa_levels()

@@ -54,6 +54,8 @@ JSON = {
     "int8_rate": "int8 multiply-adds per second, at the level in use",
     "tuning": "object: decode_threads for a model in Q4_K_M, bandwidths by number of threads, kept_in (a file, or "
     "null); null where there is nothing to choose: n_threads is set, or up to two",
+    "prefetch": "object: gains (how many times as fast a weight type is read where kernels prefetch far ahead), "
+    "far (the types that do), kept_in; null at levels with one distance",
     "advice": "object: size, quant, n_bytes, n_ctx, tokens_per_second of a model that suits this machine; null where "
     "none does",
     "largest": "the same of the largest that fits its memory, at whatever pace",
@@ -138,6 +140,7 @@ def collect(*, measure: bool) -> dict[str, Any]:
             report["bandwidth"] = bandwidth = _native.probe_bandwidth(n)
             report["int8_rate"] = _native.probe_int8(n, report["isa"])
             report["tuning"] = _tuning(cores, report["isa"])
+            report["prefetch"] = _prefetch(cores, report["isa"])
             for key, find in (("advice", advise), ("largest", largest)):
                 found = find(memory.available, bandwidth)
                 report[key] = found and found._asdict()
@@ -152,11 +155,30 @@ def _tuning(cores: _native.Cores, level: str | None) -> dict[str, Any] | None:
         measured = tuning.obtain(cores, level, [QType.Q4_K, QType.Q6_K])
     except NativeError:
         return None
-    kept = None
-    with contextlib.suppress(ConfigError):
-        kept = str(tuning.path()) if tuning.load(tuning.machine_key(cores, level)) else None
     choice = tuning.choose(measured, {QType.Q4_K: 7, QType.Q6_K: 3})
-    return {"decode_threads": choice.threads, "bandwidths": measured.bandwidth, "kept_in": kept}
+    return {"decode_threads": choice.threads, "bandwidths": measured.bandwidth, "kept_in": _kept(cores, level)}
+
+
+def _prefetch(cores: _native.Cores, level: str | None) -> dict[str, Any] | None:
+    """How far ahead kernels prefetch, for the weight types of Q4_K_M, which the cache directory then holds."""
+    if level not in tuning.FAR_LEVELS:
+        return None
+    types = [QType.Q4_K, QType.Q6_K]
+    try:
+        gains = tuning.obtain_gains(cores, level, types).gains
+    except NativeError:
+        return None
+    return {
+        "gains": {t.name: round(gains[t], 3) for t in types},
+        "far": [t.name for t in types if gains[t] >= tuning.GAIN],
+        "kept_in": _kept(cores, level),
+    }
+
+
+def _kept(cores: _native.Cores, level: str) -> str | None:
+    with contextlib.suppress(ConfigError):
+        return str(tuning.path()) if tuning.load(tuning.machine_key(cores, level)) else None
+    return None
 
 
 def _tiles() -> dict[str, Any] | None:
@@ -224,11 +246,20 @@ def _print_native(r: dict[str, Any], line: Any) -> None:
     if "bandwidth" not in r:
         return
     line("speed", f"{r['bandwidth'] / 1e9:.1f} GB/s read, {r['int8_rate'] / 1e9:.0f} G int8 multiply-adds/s")
+    line("prefetch", _distance(r))
     for key, intro in (("advice", "a model of"), ("largest", "fits at most:")):
         if r[key] is not None:
             line("advice" if key == "advice" else "", f"{intro} {_advice(Advice(**r[key]))}")
     if r["advice"] is None:
         line("advice", "no model of ordinary size fits the memory that is available now")
+
+
+def _distance(r: dict[str, Any]) -> str:
+    if r["prefetch"] is None:
+        return "one distance: a constant of the level's kernels, as are the sizes of tiles"
+    gains = ", ".join(f"{t} {gain:.2f}" for t, gain in r["prefetch"]["gains"].items())
+    far = f"far ahead for {', '.join(r['prefetch']['far'])}" if r["prefetch"]["far"] else "near"
+    return f"{far} (times as fast with the far distance: {gains}); sizes of tiles are constants of the kernels"
 
 
 def _advice(a: Advice) -> str:

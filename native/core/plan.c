@@ -144,7 +144,9 @@ static int32_t matrix(el_plan *p, const source *s, int32_t i) {
     p->mats[i] = (el_mat){
         .tile = tile,
         .data = w->data,
-        .mm = s->kernels->mm[w->qtype],
+        .mm = s->config->far_types >> w->qtype & 1 && s->kernels->mm_far[w->qtype]
+                  ? s->kernels->mm_far[w->qtype]
+                  : s->kernels->mm[w->qtype],
         .pack = s->kernels->pack[w->qtype],
         .dequant = s->kernels->dequant[w->qtype],
         .row_bytes = (size_t)row_bytes,

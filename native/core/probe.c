@@ -2,6 +2,8 @@
 #include "engine.h"
 #include "os.h"
 
+#include <string.h>
+
 void el_find_cores(el_cores *cores) {
     if (!cores) return;
     el_os_cores(cores);
@@ -16,13 +18,17 @@ int32_t el_default_threads(void) {
     return cores.n_threads;
 }
 
-enum { READ_CHUNK = 256 << 10, ROUNDS = 5, ROUNDS_PER_CHUNK = 4096, CHUNKS_PER_THREAD = 64 };
+enum { FAR_K = 4096, READ_CHUNK = 256 << 10, ROUNDS = 5, ROUNDS_PER_CHUNK = 4096, CHUNKS_PER_THREAD = 64 };
 
 typedef struct probe {
     int32_t n_chunks, started;
     char *memory;         /* [n_chunks][READ_CHUNK] */
     _Atomic uint64_t sum; /* keeps the reads; of multiply-adds their number */
     const el_kernels *kernels;
+    el_mm_fn *mm; /* of el_probe_far */
+    size_t panel, x_bytes;
+    const char *x; /* activations of a column: zeros */
+    char *scratch; /* [n_threads][el_mm_scratch_bytes(FAR_K)] */
 } probe;
 
 static int32_t next(void *context, int32_t thread) {
@@ -125,6 +131,70 @@ double el_probe_matmul(int32_t qtype, const char *isa) {
     }
     el_os_release(memory, bytes);
     return (double)panel * CALLS / ((double)(best ? best : 1) * 1e-9);
+}
+
+static void clear_chunk(void *context, int32_t thread, int32_t chunk) {
+    probe *p = context;
+    (void)thread;
+    memset(p->memory + (size_t)chunk * READ_CHUNK, 0, READ_CHUNK);
+}
+
+/* The panels that begin in a chunk; the last ones of the memory are left out. */
+static void far_chunk(void *context, int32_t thread, int32_t chunk) {
+    probe *p = context;
+    const void *columns[1] = {p->x};
+    float y[EL_TILE_ROWS], *rows[1] = {y};
+    const size_t end = (size_t)p->n_chunks * READ_CHUNK, last = (size_t)(chunk + 1) * READ_CHUNK;
+    size_t at = ((size_t)chunk * READ_CHUNK + p->panel - 1) / p->panel * p->panel;
+    for (; at < last && at + p->panel <= end; at += p->panel) {
+        p->mm(p->memory + at, FAR_K, EL_TILE_ROWS, columns, 1, rows, 0,
+              p->scratch + (size_t)thread * el_mm_scratch_bytes(FAR_K));
+    }
+}
+
+int32_t el_probe_far(int32_t n_threads, const char *isa, int64_t n_bytes, const int32_t *qtypes, int32_t n,
+                     double *gains) {
+    el_kernels kernels;
+    const char *why;
+    if (!qtypes || !gains || n < 1 || n_bytes < READ_CHUNK || n_bytes / READ_CHUNK > EL_MAX_CHUNKS) {
+        return EL_E_ARGUMENT;
+    }
+    int32_t code = el_kernels_select(isa, &kernels, &why);
+    if (code) return code;
+    probe p = {.n_chunks = (int32_t)(n_bytes / READ_CHUNK), .kernels = &kernels};
+    const size_t bytes = (size_t)p.n_chunks * READ_CHUNK, x_bytes = FAR_K * sizeof(float) * 2;
+    el_pool *pool = start_threads(n_threads);
+    if (!pool) return EL_E_SYSTEM;
+    const size_t more = x_bytes + (size_t)el_pool_threads(pool) * el_mm_scratch_bytes(FAR_K);
+    char *small = el_os_reserve(more, 0);
+    p.memory = el_os_reserve(bytes, 1);
+    if (!small || !p.memory) code = EL_E_MEMORY;
+    p.x = small;
+    p.scratch = small + x_bytes;
+    int32_t touched = 0;
+    for (int32_t i = 0; i < n && !code; i++) {
+        const el_tile *tile = el_tile_of(qtypes[i]);
+        gains[i] = 0;
+        if (!tile || !kernels.mm_far[qtypes[i]]) continue;
+        if (!touched++) run(pool, clear_chunk, &p, 1);
+        p.panel = el_panel_bytes(tile, FAR_K);
+        double
+            ratios[ROUNDS]; /* ascending; the middle one counts: now and then somebody else computes, too */
+        for (int32_t round = 0; round < ROUNDS; round++) {
+            p.mm = kernels.mm[qtypes[i]];
+            double ratio = run(pool, far_chunk, &p, 1);
+            p.mm = kernels.mm_far[qtypes[i]];
+            ratio /= run(pool, far_chunk, &p, 1);
+            int32_t at = round;
+            for (; at > 0 && ratios[at - 1] > ratio; at--) ratios[at] = ratios[at - 1];
+            ratios[at] = ratio;
+        }
+        gains[i] = ratios[ROUNDS / 2];
+    }
+    el_pool_free(pool);
+    el_os_release(small, more);
+    el_os_release(p.memory, bytes);
+    return code;
 }
 
 double el_probe_int8(int32_t n_threads, const char *isa) {

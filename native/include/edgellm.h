@@ -215,13 +215,15 @@ typedef struct el_model {
 } el_model;
 
 /* Sizes and choices of an engine. n_threads 0 = automatic; n_decode_threads: of steps of a few tokens, at most n_threads,
- * 0 = as many; results do not depend on either. isa NULL or "" = best this machine has.
+ * 0 = as many. far_types: bit t set = weights of type t are read by kernels that prefetch further ahead, where the level
+ * has them (el_probe_far). Results depend on none of these. isa NULL or "" = best this machine has.
  * n_pages: [n_classes]. Cache memory is address space until written. */
 typedef struct el_config {
     int32_t size; /* sizeof(el_config), checked */
     int32_t n_threads, n_decode_threads, max_tokens, max_rows, max_seqs, n_ctx, k_type, v_type;
     const int32_t *n_pages;
     const char *isa;
+    uint64_t far_types;
 } el_config;
 
 /* One step's input. pages[c]: [S, page_stride[c]] page ids of class c; entry j holds positions 32j .. 32j+31; -1 = not
@@ -408,6 +410,10 @@ int32_t el_probe_bandwidths(const int32_t *n_threads, int32_t n, int64_t n_bytes
 double el_probe_int8(int32_t n_threads, const char *isa);
 /* bytes/s of a panel in the cache that one thread multiplies with one column, by the kernel of a weight type. */
 double el_probe_matmul(int32_t qtype, const char *isa);
+/* gains: of each of n weight types, how many times as fast n_threads threads read n_bytes of its panels with one column when
+ * kernels prefetch further ahead; 0 where the level has no such kernels. */
+int32_t el_probe_far(int32_t n_threads, const char *isa, int64_t n_bytes, const int32_t *qtypes, int32_t n,
+                     double *gains);
 
 /* cdef end */
 

@@ -133,7 +133,9 @@ int32_t el_kernels_select(const char *level, el_kernels *table, const char **why
     if (chosen < 0) return EL_E_UNSUPPORTED;
     for (int32_t i = 0; i <= chosen;
          i++) { /* a level that the machine lacks may lie below: AVX-VNNI below AVX-512 */
-        if (EL_LEVELS[i].available(NULL)) EL_LEVELS[i].override(table);
+        if (!EL_LEVELS[i].available(NULL)) continue;
+        memset(table->mm_far, 0, sizeof table->mm_far); /* they belong to the mm of their level */
+        EL_LEVELS[i].override(table);
     }
     table->level = EL_LEVELS[chosen].name;
     return EL_OK;

@@ -267,6 +267,8 @@ typedef struct el_kernels {
     const char *level;
     el_pack_fn *pack[EL_QTYPE_LIMIT]; /* NULL where the type has no kernel */
     el_mm_fn *mm[EL_QTYPE_LIMIT];
+    el_mm_fn *mm_far
+        [EL_QTYPE_LIMIT]; /* the same results; few columns prefetch further ahead. NULL: there is no such choice */
     el_dequant_fn *dequant[EL_QTYPE_LIMIT];
     el_quantize_fn *quantize[2]; /* by el_actfmt */
     el_attn_segment_fn *attn_segment;

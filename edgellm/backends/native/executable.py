@@ -12,7 +12,7 @@ from edgellm.backends.base import BackendConfig, BackendInfo, page_bytes
 from edgellm.backends.lower import Program, lower
 from edgellm.backends.native.cached import find, obtain
 from edgellm.backends.native.tilefile import Tiles
-from edgellm.backends.native.tuning import decode_threads
+from edgellm.backends.native.tuning import decode_threads, far_types
 from edgellm.backends.tensors import bytes_by_type, matrix_bytes, vector
 from edgellm.core import env
 from edgellm.core.errors import UnsupportedModel
@@ -93,6 +93,7 @@ class NativeExecutable:
                 k_type=config.k_type,
                 v_type=config.v_type,
                 isa=level,
+                far_types=far_types(by_type, level),
             ),
         )
         chosen = self._engine.info

@@ -41,7 +41,8 @@ enum {
         1024, /* bytes ahead of a streamed call, one column: the processor's own prefetch does the rest */
     EL_PREFETCH_MIDDLE = 2048, /* types that take longer to unpack */
     EL_PREFETCH_TWO = 4096,    /* two columns */
-    EL_PREFETCH_FAR = 8192     /* where computing takes longer than reading */
+    EL_PREFETCH_FAR = 8192,    /* where computing takes longer than reading */
+    EL_FARTHER = 4 /* times as far, one column, in mm_far: what suits differs between processors */
 };
 
 /* ---- columns ---------------------------------------------------------------------------------------------------- */
@@ -219,7 +220,8 @@ typedef struct el_tile_call {
     int32_t k, block0, n_blocks;
     const void *const *x;
     float *acc;        /* [NC][16] */
-    __m256i *sums;     /* streamed: room for the integer sums */
+    __m256i *sums;     /* streamed: room for the integer sums .. */
+    int32_t distance;  /* .. and bytes ahead to prefetch */
     const char *ahead; /* the others: prefetch `lines` lines per 32 columns of K from here on */
     int32_t lines;
     const el_values *values; /* of types whose quants are numbers of values */
@@ -232,6 +234,7 @@ typedef struct el_mm_type {
     int32_t sums;                             /* integer sums a block has per row and column */
     int32_t packed_columns;                   /* up to here expanding does not pay */
     int32_t chunk;                            /* blocks of K that all columns use before the next */
+    int32_t distance;                         /* bytes ahead of a streamed call, one column */
     int32_t expanded_quants, expanded_extras; /* bytes of a block; quants 0: the panel's serve */
     const el_values *values;
     void (*expand)(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras);
@@ -265,8 +268,19 @@ EL_INLINE const char *el_prefetch_ahead(const char *p, int32_t lines) {
 #define EL_MM_FUNCTION(function, type)                                                                  \
     static void function(const void *panel, int32_t k, int32_t n_rows, const void *const *x, int32_t n, \
                          float *const *y, size_t y_off, void *scratch) {                                \
-        el_mm_blocks(&type, panel, k, n_rows, x, n, y, y_off, scratch);                                 \
+        el_mm_blocks(&type, 1, panel, k, n_rows, x, n, y, y_off, scratch);                              \
     }
+#define EL_MM_FUNCTIONS(function, type)                                                            \
+    EL_MM_FUNCTION(function, type)                                                                 \
+    static void function##_far(const void *panel, int32_t k, int32_t n_rows, const void *const *x, \
+                               int32_t n, float *const *y, size_t y_off, void *scratch) {          \
+        el_mm_blocks(&type, EL_FARTHER, panel, k, n_rows, x, n, y, y_off, scratch);                \
+    }
+
+EL_INLINE void el_set_mm(el_kernels *table, int32_t qtype, el_mm_fn *mm, el_mm_fn *far) {
+    table->mm[qtype] = mm;
+    table->mm_far[qtype] = far;
+}
 
 /* Write n_rows floats of each column. */
 static inline void el_mm_store(const float *acc, int32_t n_rows, int32_t n, float *const *y, size_t y_off) {
@@ -326,10 +340,11 @@ static inline void el_mm_tiled(const el_mm_type *t, const el_tile_call *all, int
     }
 }
 
-/* mm of every type: el_mm_fn's arguments. Scratch: accumulators, then integer sums or what was expanded. */
-static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t k, int32_t n_rows,
-                                const void *const *x, int32_t n, float *const *y, size_t y_off,
-                                void *scratch) {
+/* mm of every type: el_mm_fn's arguments. times: as far as the type's distance one column's prefetches go. Scratch:
+ * accumulators, then integer sums or what was expanded. */
+static inline void el_mm_blocks(const el_mm_type *t, int32_t times, const void *panel, int32_t k,
+                                int32_t n_rows, const void *const *x, int32_t n, float *const *y,
+                                size_t y_off, void *scratch) {
     const int32_t n_blocks = k / t->block;
     const size_t quant_bytes = (size_t)n_blocks * (size_t)t->quant_bytes;
     const size_t panel_bytes = (quant_bytes + (size_t)n_blocks * (size_t)t->extra_bytes + 63) & ~(size_t)63;
@@ -343,6 +358,7 @@ static inline void el_mm_blocks(const el_mm_type *t, const void *panel, int32_t 
                                    .x = x + c0,
                                    .acc = acc,
                                    .sums = (__m256i *)rest,
+                                   .distance = nc == 1 ? times * t->distance : EL_PREFETCH_TWO,
                                    .values = t->values};
         for (int32_t i = 0; i < nc * 2; i++) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
         if (nc <= EL_STREAMED) {

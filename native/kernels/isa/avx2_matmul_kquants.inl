@@ -150,8 +150,7 @@ EL_INLINE __m256 wide_chain(const int type, __m256i S, const __m256i mn[4], __m2
 }
 
 EL_INLINE void wide_streamed(const el_tile_call *t, const int nc, const int type) {
-    const int32_t single = type == EL_Q4_K ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE;
-    const int32_t distance = nc == 1 ? single : EL_PREFETCH_TWO, pair = pair_bytes(type);
+    const int32_t distance = t->distance, pair = pair_bytes(type);
     const int parts = parts_of_32(type);
     const uint8_t *quants = t->quants, *extras = t->extras;
     const int32_t n_blocks = t->n_blocks;
@@ -396,7 +395,7 @@ EL_INLINE __m256 narrow_chain(const int type, __m256i S, __m256i second, __m256 
 }
 
 EL_INLINE void narrow_streamed(const el_tile_call *t, const int nc, const int type) {
-    const int32_t distance = nc == 1 ? EL_PREFETCH_MIDDLE : EL_PREFETCH_TWO;
+    const int32_t distance = t->distance;
     const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     const int32_t eighth = narrow_quants(type) / 8; /* a block's bytes are one stream for the prefetches */
     const uint8_t *quants = t->quants, *extras = t->extras;
@@ -566,19 +565,20 @@ EL_INLINE void narrow_expand(const int type, const el_tile_call *t, uint8_t *to_
     EL_TILE_FUNCTIONS(name)
 
 /* mm_<name> with the functions of KQUANT_TYPE(code, ...). */
-#define KQUANT_MM(name, code, its_values, quant, extra, n_sums, columns_packed, to_extra) \
-    static const el_mm_type name##_type = {.block = 256,                                  \
-                                           .quant_bytes = quant,                          \
-                                           .extra_bytes = extra,                          \
-                                           .sums = n_sums,                                \
-                                           .packed_columns = columns_packed,              \
-                                           .chunk = 8,                                    \
-                                           .expanded_quants = 4096,                       \
-                                           .expanded_extras = to_extra,                   \
-                                           .values = its_values,                          \
-                                           .expand = code##_expand,                       \
-                                           EL_TILE_TABLES(code)};                         \
-    EL_MM_FUNCTION(mm_##name, name##_type)
+#define KQUANT_MM(name, code, its_values, quant, extra, n_sums, columns_packed, to_extra, streams_ahead) \
+    static const el_mm_type name##_type = {.block = 256,                                                 \
+                                           .quant_bytes = quant,                                         \
+                                           .extra_bytes = extra,                                         \
+                                           .sums = n_sums,                                               \
+                                           .packed_columns = columns_packed,                             \
+                                           .chunk = 8,                                                   \
+                                           .distance = streams_ahead,                                    \
+                                           .expanded_quants = 4096,                                      \
+                                           .expanded_extras = to_extra,                                  \
+                                           .values = its_values,                                         \
+                                           .expand = code##_expand,                                      \
+                                           EL_TILE_TABLES(code)};                                        \
+    EL_MM_FUNCTIONS(mm_##name, name##_type)
 
 KQUANT_TYPE(q2_k, EL_Q2_K, narrow)
 KQUANT_TYPE(q3_k, EL_Q3_K, narrow)
@@ -588,27 +588,31 @@ KQUANT_TYPE(q6_k, EL_Q6_K, narrow)
 KQUANT_TYPE(iq2, EL_IQ2_S, narrow)
 KQUANT_TYPE(iq4_xs, EL_IQ4_XS, wide)
 
-KQUANT_MM(q2_k, q2_k, NULL, 1024, 320, 16, 8, NARROW_EXTRA)
-KQUANT_MM(q3_k, q3_k, NULL, 1536, 288, 16, 4, NARROW_EXTRA)
-KQUANT_MM(q4_k, q4_k, NULL, 2048, 320, 8, 8, WIDE_EXTRA)
-KQUANT_MM(q5_k, q5_k, NULL, 2560, 320, 16, 4, WIDE_EXTRA)
-KQUANT_MM(q6_k, q6_k, NULL, 3072, 288, 16, 4, NARROW_EXTRA)
-KQUANT_MM(iq1, iq2, &EL_IQ1_VALUES, 1536, 288, 16, 4, NARROW_EXTRA)
-KQUANT_MM(iq2, iq2, &EL_IQ2_VALUES, 1536, 288, 16, 4, NARROW_EXTRA)
-KQUANT_MM(iq3_xxs, iq4_xs, &EL_IQ3_XXS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
-KQUANT_MM(iq3_s, iq4_xs, &EL_IQ3_S_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
-KQUANT_MM(iq4_xs, iq4_xs, &EL_IQ4_XS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA)
+KQUANT_MM(q2_k, q2_k, NULL, 1024, 320, 16, 8, NARROW_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(q3_k, q3_k, NULL, 1536, 288, 16, 4, NARROW_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(q4_k, q4_k, NULL, 2048, 320, 8, 8, WIDE_EXTRA, EL_PREFETCH_NEAR)
+KQUANT_MM(q5_k, q5_k, NULL, 2560, 320, 16, 4, WIDE_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(q6_k, q6_k, NULL, 3072, 288, 16, 4, NARROW_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(iq1, iq2, &EL_IQ1_VALUES, 1536, 288, 16, 4, NARROW_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(iq2, iq2, &EL_IQ2_VALUES, 1536, 288, 16, 4, NARROW_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(iq3_xxs, iq4_xs, &EL_IQ3_XXS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(iq3_s, iq4_xs, &EL_IQ3_S_VALUES, 2048, 160, 8, 4, WIDE_EXTRA, EL_PREFETCH_MIDDLE)
+KQUANT_MM(iq4_xs, iq4_xs, &EL_IQ4_XS_VALUES, 2048, 160, 8, 4, WIDE_EXTRA, EL_PREFETCH_MIDDLE)
 
 static void set_kquants(el_kernels *table) {
-    table->mm[EL_Q2_K] = mm_q2_k;
-    table->mm[EL_TQ1_0] = table->mm[EL_TQ2_0] = mm_q2_k; /* the same panels */
-    table->mm[EL_Q3_K] = mm_q3_k;
-    table->mm[EL_Q4_K] = mm_q4_k;
-    table->mm[EL_Q5_K] = mm_q5_k;
-    table->mm[EL_Q6_K] = mm_q6_k;
-    table->mm[EL_IQ1_S] = table->mm[EL_IQ1_M] = mm_iq1; /* the same panels */
-    table->mm[EL_IQ2_XXS] = table->mm[EL_IQ2_XS] = table->mm[EL_IQ2_S] = mm_iq2;
-    table->mm[EL_IQ3_XXS] = mm_iq3_xxs;
-    table->mm[EL_IQ3_S] = mm_iq3_s;
-    table->mm[EL_IQ4_XS] = mm_iq4_xs;
+    el_set_mm(table, EL_Q2_K, mm_q2_k, mm_q2_k_far);
+    el_set_mm(table, EL_TQ1_0, mm_q2_k, mm_q2_k_far); /* the same panels */
+    el_set_mm(table, EL_TQ2_0, mm_q2_k, mm_q2_k_far);
+    el_set_mm(table, EL_Q3_K, mm_q3_k, mm_q3_k_far);
+    el_set_mm(table, EL_Q4_K, mm_q4_k, mm_q4_k_far);
+    el_set_mm(table, EL_Q5_K, mm_q5_k, mm_q5_k_far);
+    el_set_mm(table, EL_Q6_K, mm_q6_k, mm_q6_k_far);
+    el_set_mm(table, EL_IQ1_S, mm_iq1, mm_iq1_far); /* the same panels */
+    el_set_mm(table, EL_IQ1_M, mm_iq1, mm_iq1_far);
+    el_set_mm(table, EL_IQ2_XXS, mm_iq2, mm_iq2_far);
+    el_set_mm(table, EL_IQ2_XS, mm_iq2, mm_iq2_far);
+    el_set_mm(table, EL_IQ2_S, mm_iq2, mm_iq2_far);
+    el_set_mm(table, EL_IQ3_XXS, mm_iq3_xxs, mm_iq3_xxs_far);
+    el_set_mm(table, EL_IQ3_S, mm_iq3_s, mm_iq3_s_far);
+    el_set_mm(table, EL_IQ4_XS, mm_iq4_xs, mm_iq4_xs_far);
 }

@@ -109,8 +109,7 @@ EL_INLINE void columns(const el_tile_call *t, el_column *col, const int nc) {
 }
 
 EL_INLINE void streamed(const el_tile_call *t, const int nc, const int type) {
-    const int32_t single = type == EL_Q8_0 ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE;
-    const int32_t distance = nc == 1 ? single : EL_PREFETCH_TWO;
+    const int32_t distance = t->distance;
     const int32_t n_blocks = t->n_blocks;
     const uint8_t *quants = t->quants, *extras = t->extras;
     __m256i *sums = t->sums;
@@ -234,25 +233,27 @@ EL_INLINE void expand(const int type, const uint8_t *quants, const uint8_t *extr
 }
 
 /* ---- entries ---------------------------------------------------------------------------------------------------- */
-#define LEGACY_TYPE(name, type, quant, extra, to_quant, to_extra, columns_packed)                  \
-    EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { streamed(t, nc, type); } \
-    EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { tile(t, nc, type, 1); }    \
-    EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { tile(t, nc, type, 0); }  \
-    static void name##_expand(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {     \
-        expand(type, t->quants, t->extras, t->n_blocks, to_quants, to_extras);                     \
-    }                                                                                              \
-    EL_TILE_FUNCTIONS(name)                                                                        \
-    static const el_mm_type name##_type = {.block = 32,                                            \
-                                           .quant_bytes = quant,                                   \
-                                           .extra_bytes = extra,                                   \
-                                           .sums = 2,                                              \
-                                           .packed_columns = columns_packed,                       \
-                                           .chunk = 64,                                            \
-                                           .expanded_quants = to_quant,                            \
-                                           .expanded_extras = to_extra,                            \
-                                           .expand = name##_expand,                                \
-                                           EL_TILE_TABLES(name)};                                  \
-    EL_MM_FUNCTION(mm_##name, name##_type)
+#define LEGACY_TYPE(name, type, quant, extra, to_quant, to_extra, columns_packed)                         \
+    EL_INLINE void name##_streamed(const el_tile_call *t, const int nc) { streamed(t, nc, type); }        \
+    EL_INLINE void name##_packed(const el_tile_call *t, const int nc) { tile(t, nc, type, 1); }           \
+    EL_INLINE void name##_expanded(const el_tile_call *t, const int nc) { tile(t, nc, type, 0); }         \
+    static void name##_expand(const el_tile_call *t, uint8_t *to_quants, uint8_t *to_extras) {            \
+        expand(type, t->quants, t->extras, t->n_blocks, to_quants, to_extras);                            \
+    }                                                                                                     \
+    EL_TILE_FUNCTIONS(name)                                                                               \
+    static const el_mm_type name##_type = {.block = 32,                                                   \
+                                           .quant_bytes = quant,                                          \
+                                           .extra_bytes = extra,                                          \
+                                           .sums = 2,                                                     \
+                                           .packed_columns = columns_packed,                              \
+                                           .chunk = 64,                                                   \
+                                           .distance =                                                    \
+                                               (type) == EL_Q8_0 ? EL_PREFETCH_NEAR : EL_PREFETCH_MIDDLE, \
+                                           .expanded_quants = to_quant,                                   \
+                                           .expanded_extras = to_extra,                                   \
+                                           .expand = name##_expand,                                       \
+                                           EL_TILE_TABLES(name)};                                         \
+    EL_MM_FUNCTIONS(mm_##name, name##_type)
 
 LEGACY_TYPE(q8_0, EL_Q8_0, 512, 32, 0, 64, 4)
 LEGACY_TYPE(q4_0, EL_Q4_0, 256, 32, 512, 64, 12)
@@ -263,11 +264,11 @@ LEGACY_TYPE(iq4_nl, EL_IQ4_NL, 256, 32, 512, 64, 8)
 LEGACY_TYPE(mxfp4, EL_MXFP4, 256, 16, 512, 64, 8)
 
 static void set_legacy(el_kernels *table) {
-    table->mm[EL_Q8_0] = mm_q8_0;
-    table->mm[EL_Q4_0] = mm_q4_0;
-    table->mm[EL_Q4_1] = mm_q4_1;
-    table->mm[EL_Q5_0] = mm_q5_0;
-    table->mm[EL_Q5_1] = mm_q5_1;
-    table->mm[EL_IQ4_NL] = mm_iq4_nl;
-    table->mm[EL_MXFP4] = mm_mxfp4;
+    el_set_mm(table, EL_Q8_0, mm_q8_0, mm_q8_0_far);
+    el_set_mm(table, EL_Q4_0, mm_q4_0, mm_q4_0_far);
+    el_set_mm(table, EL_Q4_1, mm_q4_1, mm_q4_1_far);
+    el_set_mm(table, EL_Q5_0, mm_q5_0, mm_q5_0_far);
+    el_set_mm(table, EL_Q5_1, mm_q5_1, mm_q5_1_far);
+    el_set_mm(table, EL_IQ4_NL, mm_iq4_nl, mm_iq4_nl_far);
+    el_set_mm(table, EL_MXFP4, mm_mxfp4, mm_mxfp4_far);
 }

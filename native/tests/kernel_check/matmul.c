@@ -88,14 +88,14 @@ static void make_activations(check *c, mm_case *m, pattern p) {
     }
 }
 
-/* Runs one table's kernel into arena `where`; all of it is filled with a pattern first. */
-static const float *run_mm(check *c, const el_kernels *table, mm_case *m, const void *panel, int32_t where) {
+/* Runs a kernel into arena `where`; all of it is filled with a pattern first. */
+static const float *run_mm(check *c, el_mm_fn *mm, mm_case *m, const void *panel, int32_t where) {
     m->y_stride = (size_t)m->n_rows + m->y_off + 3;
     float *y = place(c, where, m->y_stride * 4 * (size_t)m->n, 0);
     for (size_t i = 0; i < m->y_stride * (size_t)m->n; i++) y[i] = el_float(0x40490fdbu);
     for (int32_t i = 0; i < m->n; i++) m->y[i] = y + m->y_stride * (size_t)i;
     void *scratch = place_aligned(c, SCRATCH_A, el_mm_scratch_bytes(m->k));
-    table->mm[m->qtype](panel, m->k, m->n_rows, m->x, m->n, m->y, m->y_off, scratch);
+    mm(panel, m->k, m->n_rows, m->x, m->n, m->y, m->y_off, scratch);
     return y;
 }
 
@@ -110,7 +110,14 @@ static int32_t compare_mm(check *c, mm_case *m, pattern pw, pattern px) {
     void *panel = place_aligned(c, PANEL_A, el_panel_bytes(t, m->k));
     c->scalar->pack[m->qtype](rows, stride, m->n_rows, m->k, panel);
     make_activations(c, m, px);
-    const float *want = run_mm(c, c->scalar, m, panel, Y_A), *got = run_mm(c, c->level, m, panel, Y_B);
+    const float *want = run_mm(c, c->scalar->mm[m->qtype], m, panel, Y_A);
+    if (c->level->mm_far[m->qtype]) {
+        const uint64_t digest = c->digest; /* of what every level has */
+        const float *far = run_mm(c, c->level->mm_far[m->qtype], m, panel, Y_B);
+        if (!same_floats(c, "y of mm_far", want, far, m->y_stride * (size_t)m->n)) return 0;
+        c->digest = digest;
+    }
+    const float *got = run_mm(c, c->level->mm[m->qtype], m, panel, Y_B);
     return same_floats(c, "y", want, got, m->y_stride * (size_t)m->n) && untouched(c, Y_B, "y") &&
            untouched(c, SCRATCH_A, "scratch") && untouched(c, PANEL_A, "the panel") && untouched(c, X_A, "x");
 }
@@ -322,7 +329,7 @@ static int32_t compare_to_integers(check *c, mm_case *m, int32_t minima, pattern
         m->x[i] = x + act_bytes(t, m->k) * (size_t)i;
         c->scalar->quantize[t->act](row, m->k, x + act_bytes(t, m->k) * (size_t)i);
     }
-    run_mm(c, c->scalar, m, panel, Y_A);
+    run_mm(c, c->scalar->mm[m->qtype], m, panel, Y_A);
     for (int32_t i = 0; i < 3; i++) {
         for (int32_t r = 0; r < 16; r++) {
             int64_t want = 0;
@@ -358,7 +365,7 @@ void check_mm_meaning(check *c, int32_t qtype) {
         void *panel = place_aligned(c, PANEL_A, el_panel_bytes(t, m.k));
         c->scalar->pack[qtype](rows, stride, m.n_rows, m.k, panel);
         make_activations(c, &m, turn % 4 == 3 ? P_SPIKE : P_RANDOM);
-        run_mm(c, c->scalar, &m, panel, Y_A);
+        run_mm(c, c->scalar->mm[m.qtype], &m, panel, Y_A);
         if (!compare_to_double(c, &m, rows, stride)) return;
     }
 }

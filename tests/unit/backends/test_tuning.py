@@ -136,6 +136,61 @@ def test_where_nothing_can_be_kept_it_is_measured_each_time(probes: list[Any]) -
     assert len(probes) == 6
 
 
+MODEL = {int(QType.Q4_K): 700 << 20, int(QType.Q6_K): 300 << 20}
+
+
+@pytest.fixture
+def gains(probes: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Q4_K is read a fifth faster with the far distance, Q6_K a little, Q8_0 more slowly; what was measured."""
+    asked: list[Any] = []
+
+    def far(types: list[int], level: str, n_threads: int, n_bytes: int) -> list[float]:
+        asked.append((types, level, n_threads))
+        return [{12: 1.2, 14: 1.02, 8: 0.8, 0: 0.0}[t] for t in types]
+
+    monkeypatch.setattr(_native, "probe_far", far)
+    return asked
+
+
+def test_the_distance_of_prefetches_is_measured_once_by_type(gains: list[Any], probes: list[Any]) -> None:
+    assert tuning.far_types(MODEL, "avx2") == [12]
+    assert gains == [([12, 14], "avx2", 8)]
+    assert tuning.decode_threads(MODEL, "avx2") == 4, "the two are kept side by side"
+    assert tuning.far_types({**MODEL, 8: 1, 0: 1}, "avx2") == [12]
+    assert gains[1:] == [([0, 8], "avx2", 8)]
+    assert tuning.decode_threads(MODEL, "avx2") == 4
+    assert len(probes) == 3
+    assert tuning.far_types({**MODEL, 8: 1, 0: 1}, "avx2") == [12]
+    assert len(gains) == 2
+
+
+def test_the_distance_is_not_measured_where_there_is_no_choice_or_no_need(gains: list[Any]) -> None:
+    assert tuning.far_types(MODEL, "avx512_vnni") == tuning.far_types(MODEL, "scalar") == []
+    assert tuning.far_types(Q4_K_M, "avx2") == [], "a model that stays in the caches"
+    assert not gains
+
+
+def test_where_the_distance_cannot_be_measured_it_is_the_near_one(
+    gains: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> list[float]:
+        raise NativeError("no memory")
+
+    monkeypatch.setattr(_native, "probe_far", fail)
+    assert tuning.far_types(MODEL, "avx2") == []
+    assert not tuning.path().exists()
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), 1e9, "x", None])
+def test_gains_that_are_none_are_measured_anew(gains: list[Any], value: Any) -> None:
+    tuning.far_types(MODEL, "avx2")
+    good = json.loads(tuning.path().read_text())
+    tuning.path().write_text(json.dumps({**good, "gains": {"12": value, "14": 1}}))
+    assert tuning.far_types(MODEL, "avx2") == [12]
+    assert len(gains) == 2
+    assert json.loads(tuning.path().read_text()) == good
+
+
 def test_with_two_threads_nothing_is_measured(probes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "cores", lambda: _native.Cores(2, 2, 2, 2, 0.0))
     assert tuning.decode_threads(Q4_K_M, "avx2") == 0

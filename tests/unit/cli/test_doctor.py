@@ -29,6 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "probe_bandwidth": lambda n: 1e9 * n,
         "probe_bandwidths": lambda numbers, n_bytes: [1e9 * min(n, 5) for n in numbers],
         "probe_matmul": lambda qtype, level: 20e9,
+        "probe_far": lambda types, level, n_threads, n_bytes: [1.234, 0.987],
         "probe_int8": lambda n, level: {"avx2": 2e9, "scalar": 1e9}[level] * n,
     }
     for name, fake in fakes.items():
@@ -50,6 +51,7 @@ def test_for_people(cli: CLI, machine: pytest.MonkeyPatch) -> None:
     assert (
         "6 to decode (Q4_K_M), where memory saturates; GB/s by threads: 2: 2.0, 3: 3.0, 4: 4.0, 6: 5.0, 8: 5.0" in out
     )
+    assert "prefetch   far ahead for Q4_K (times as fast with the far distance: Q4_K 1.23, Q6_K 0.99); sizes of" in out
     assert "8.0 GB/s read, 16 G int8 multiply-adds/s" in out
     assert "advice     a model of 1B in Q5_K_M (0.9 GB), a context of 32768, about 8.1 tokens/s" in out
     assert "fits at most: 8B in Q4_K_M (5.0 GB), a context of" in out
@@ -77,6 +79,7 @@ def test_settings_are_shown_and_obeyed_but_secrets_are_not(cli: CLI, machine: py
     assert "level      scalar (capped by EDGELLM_ISA=scalar)" in out
     assert "3.0 GB/s read, 3 G int8" in out
     assert "setting    EDGELLM_THREADS=3" in out
+    assert "prefetch   one distance: a constant of the level's kernels" in out
     assert "very-secret" not in out
 
 

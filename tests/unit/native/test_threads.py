@@ -37,6 +37,17 @@ def test_same_bits(tiny: Any, config: EngineConfig, make_batch: Callable[..., Ba
         engine.close()
 
 
+def test_same_bits_however_far_ahead_kernels_prefetch(
+    tiny: Any, config: EngineConfig, make_batch: Callable[..., Batch]
+) -> None:
+    for level in [name for name, usable, _ in _native.isa_levels() if usable]:
+        near, far = (Engine(tiny.model(), replace(config, isa=level, far_types=t)) for t in ((), range(63)))
+        pairs = zip(logits(near, make_batch), logits(far, make_batch), strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
+        near.close()
+        far.close()
+
+
 def test_out_of_range(tiny: Any, config: EngineConfig) -> None:
     with pytest.raises(NativeError, match="n_decode_threads is -1, expected 0"):
         Engine(tiny.model(), replace(config, n_decode_threads=-1))

@@ -14,6 +14,7 @@ import pytest
 from edgellm import _native
 from edgellm._native import Engine
 from edgellm.backends.lower import ACT_FORMATS
+from edgellm.backends.native.tuning import FAR_LEVELS
 from edgellm.core.errors import NativeError
 from edgellm.core.types import Batch
 from edgellm.engine.selftest import write_model
@@ -69,6 +70,18 @@ def test_the_script(tmp_path: Path, repository: Path) -> None:
         assert sum(line["macs"] for line in result["phases"]) == tokens * 4 * of_layer + 250 * 256
     done = subprocess.run([*command, "--tests", "tg2"], capture_output=True, text=True, check=True)
     assert "| outside of phases" in done.stdout
+
+
+def test_levels_with_two_distances_of_prefetching() -> None:
+    if not _native.available():
+        pytest.skip(_native.why_not())
+    for name in [name for name, usable, _ in _native.isa_levels() if usable]:
+        q4_k, f32, none = _native.probe_far([12, 0, 63], name, 2, 1 << 20)
+        assert (q4_k > 0) == (name in FAR_LEVELS)
+        assert f32 == none == 0.0
+    for level, n_bytes in (("avx2048", 1 << 20), ("scalar", 1)):
+        with pytest.raises(NativeError, match="cannot be measured"):
+            _native.probe_far([12], level, 1, n_bytes)
 
 
 def test_probes() -> None:
