@@ -10,8 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from edgellm.cli import options
@@ -59,9 +64,27 @@ def run(args: argparse.Namespace) -> int:
         if args.remove:
             report["freed"] = caches.remove_of(model)
         else:
-            _pack(args, model, report)
+            with _ended_as_by_ctrl_c():
+                _pack(args, model, report)
     _print(report, args.json)
     return 1 if report["damaged"] else 0
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """A SIGTERM meanwhile deletes what is half written, too, before it ends the program."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _pack(args: argparse.Namespace, model: Path, report: dict[str, Any]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,27 @@ def test_pack_writes_once(cli: CLI, model: Path) -> None:
     }  # fmt: skip
     os.utime(model, ns=(5, 5))
     assert report(cli, str(model))["written"] is True
+
+
+TERMINATED = """
+import os, signal, sys
+from edgellm.backends.native import tilefile
+def write_at(fd, data, at):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return os.pwrite(fd, data, at)
+tilefile.write_at = write_at
+from edgellm.cli import main
+code = main(["pack", sys.argv[1]])
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ending a program of Windows is no signal to it")
+def test_a_program_that_is_told_to_end_leaves_nothing_half_written(model: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", TERMINATED, str(model)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "True\n", "")
+    assert list(tiles.tiles_dir().iterdir()) == []
 
 
 def test_pack_beside_the_model(cli: CLI, model: Path, tmp_path: Path) -> None:
