@@ -29,6 +29,12 @@ from edgellm.llm import LLM
 
 _log = logger(__name__)
 
+_SAMPLING = frozenset(
+    "max_tokens temperature top_p min_p typical_p frequency_penalty presence_penalty repeat_penalty top_k seed "
+    "mirostat_mode mirostat_tau mirostat_eta stop logit_bias logprobs top_logprobs".split()
+)
+"""Arguments of the calls that `_sampling` takes."""
+
 
 class Llama:
     """A model with llama-cpp-python's calls, their arguments, defaults and results.
@@ -121,32 +127,14 @@ class Llama:
         for; the model must have tokens to fill in the middle. max_tokens: None, 0 or less is no limit but the context.
         Raises RequestError (a ValueError), ContextOverflow when the prompt does not fit.
         """
+        given = locals()
         _refuse(tfs_z=tfs_z, stopping_criteria=stopping_criteria, logits_processor=logits_processor, grammar=grammar)
         if not isinstance(prompt, str | list):
             raise TypeError(f"prompt must be text or a list of token ids, found {type(prompt).__name__}")
         ids = self._prompt_ids(prompt, suffix)
         if not ids:
             raise RequestError("the prompt has no tokens: give at least one")
-        sampling = self._sampling(
-            {
-                "max_tokens": max_tokens,
-                "temperature": temperature,
-                "top_p": top_p,
-                "min_p": min_p,
-                "typical_p": typical_p,
-                "frequency_penalty": frequency_penalty,
-                "presence_penalty": presence_penalty,
-                "repeat_penalty": repeat_penalty,
-                "top_k": top_k,
-                "seed": seed,
-                "mirostat": mirostat_mode,
-                "mirostat_tau": mirostat_tau,
-                "mirostat_eta": mirostat_eta,
-                "stop": stop,
-                "logit_bias": logit_bias,
-                "logprobs": logprobs,
-            }
-        )
+        sampling = self._sampling({name: value for name, value in given.items() if name in _SAMPLING})
         text = prompt if isinstance(prompt, str) else self.llm.detokenize(prompt)
         reply = self._reply(model, text if echo else "", len(text))
         if stream:
@@ -194,8 +182,8 @@ class Llama:
         Text in messages is never read as control tokens. Raises RequestError, TemplateError for a model without a
         chat template (name a chat_format then), ContextOverflow.
         """
+        given = {k: v for k, v in locals().items() if k != "self"}
         if self.chat_handler is not None:
-            given = {k: v for k, v in locals().items() if k != "self"}
             return self.chat_handler(llama=self, **given)
         _refuse(
             tfs_z=tfs_z,
@@ -208,27 +196,7 @@ class Llama:
             raise RequestError(f'tool_choice must be "auto" or "none" in this release, found {tool_choice!r:.80}')
         if response_format is not None and response_format.get("type") == "text":
             response_format = None
-        sampling = self._sampling(
-            {
-                "max_tokens": max_tokens,
-                "temperature": temperature,
-                "top_p": top_p,
-                "min_p": min_p,
-                "typical_p": typical_p,
-                "frequency_penalty": frequency_penalty,
-                "presence_penalty": presence_penalty,
-                "repeat_penalty": repeat_penalty,
-                "top_k": top_k,
-                "seed": seed,
-                "mirostat": mirostat_mode,
-                "mirostat_tau": mirostat_tau,
-                "mirostat_eta": mirostat_eta,
-                "stop": stop,
-                "logit_bias": logit_bias,
-                "logprobs": logprobs,
-                "top_logprobs": top_logprobs,
-            }
-        )
+        sampling = self._sampling({name: value for name, value in given.items() if name in _SAMPLING})
         tools = None if tool_choice == "none" else tools
         reply = self._reply(model)
         if self._template is None:
@@ -472,6 +440,7 @@ class Llama:
 
     def _sampling(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a call in edgellm's terms."""
+        options["mirostat"] = options.pop("mirostat_mode")
         max_tokens, top_k = (as_integer(options.get(name)) for name in ("max_tokens", "top_k"))
         if max_tokens is not None and max_tokens <= 0:
             options["max_tokens"] = None
@@ -502,7 +471,7 @@ class Llama:
         }
         _refuse(**{name: value for name, value in given.items() if name not in defaults})
         options = defaults | {name: value for name, value in given.items() if name in defaults}
-        options["temperature"], options["mirostat"] = options.pop("temp"), options.pop("mirostat_mode")
+        options["temperature"] = options.pop("temp")
         return self._sampling(options)
 
     def _say(self, ignored: list[str]) -> None:
