@@ -334,8 +334,8 @@ def verb_server(args: argparse.Namespace) -> int:
 
     with _folder() as folder:
         model = args.model or str(write_tiny(folder / "tiny.gguf"))
-        words = ("-c", "512") if args.model else ()  # or answers without a limit would go on for minutes
-        report = siege.run(model, args.count, args.seed, *words, n_attackers=args.connections)
+        words = ["-c", "512"] if args.model else []  # or answers without a limit would go on for minutes
+        report = siege.run(model, args.count, args.seed, *words, *args.words, n_attackers=args.connections)
     for text in report.complaints[:20]:
         say(f"FOUND {text[:3000]}")
     found = {
@@ -370,6 +370,7 @@ def main(argv: list[str]) -> int:
     server.add_argument("--seed", type=int, default=1)
     server.add_argument("--model", help="name or path of the model that is served (a tiny one that is made for it)")
     server.add_argument("--connections", type=int, default=16, help="of wrong requests; four more send sound ones")
+    server.add_argument("words", nargs="*", help="more options of `edgellm serve`, behind --")
     args = parser.parse_args(argv)
     return {"server": verb_server, "files": verb_files, "worker": worker, "cover": verb_cover}[args.verb](args)
 

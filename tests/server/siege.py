@@ -222,10 +222,16 @@ class Server:
         self.port = 0
         log = self.process.stderr
         assert log is not None
+        said = []
         for line in log:
+            said.append(line)
             if found := re.search(r"at http://127\.0\.0\.1:(\d+)", line):
                 self.port = int(found[1])
                 break
+        else:
+            self.process.wait()
+            log.close()
+            raise AssertionError(f"the server did not start: {''.join(said)}")
         self._log = threading.Thread(target=self._read, args=(log,), daemon=True)
         self._log.start()
 
