@@ -33,6 +33,7 @@ int main(int argc, char **argv) {
         {"bits", check_bits},
         {"environment", check_environment},
         {"pages", check_pages},
+        {"parts", check_parts},
         {"status and edits", check_status_and_edits},
         {"hidden", check_hidden},
         {"messages", check_messages},

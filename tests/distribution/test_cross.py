@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from distribution.conftest import EVERY, SAMPLE_DIGEST, TinyPlan, lacking, program
 
-STEP_CHECKS = ("pool", "environment", "pages", "status and edits", "hidden", "messages")
+STEP_CHECKS = ("pool", "environment", "pages", "parts", "status and edits", "hidden", "messages")
 """Parts of step_check that take seconds in emulation, where the others take minutes: what depends on the system."""
 
 

@@ -61,6 +61,61 @@ void check_pages(void) {
     free_model(m);
 }
 
+/* A step in parts, other steps in between; one that is given up; what was never begun. */
+void check_parts(void) {
+    model *m = new_model(SMALL);
+    answer *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+    el_error err = {0};
+    for (int32_t threads = 1; threads <= 4; threads += 3) {
+        el_config c = config(threads, NULL);
+        report(run_all(m, &c, 96, 2, a, &err) == 0, "parts", err.message);
+        in_parts = 1;
+        report(run_all(m, &c, 96, 2, b, &err) == 0, "parts", err.message);
+        in_parts = 0;
+        compare(a, b, "a step in parts");
+    }
+    el_config c = config(2, NULL);
+    el_engine *e = el_engine_new(&m->m, &c, &err);
+    int32_t done = 0, status[1];
+    if (report(e != NULL, "parts", err.message)) {
+        const el_batch bad = {.size = sizeof bad};
+        const el_output o = {.status = status};
+        report(el_continue(e, 0, &done, &err) == EL_E_ARGUMENT, "parts", "nothing was begun");
+        report(el_begin(e, &bad, &o, &err) == EL_E_ARGUMENT, "parts", "an empty batch");
+        report(el_continue(e, 0, &done, &err) == EL_E_ARGUMENT, "parts", "it was refused");
+        stream s;
+        start_stream(&s, 0, LENGTH, 5);
+        int32_t n = 40, positions[40], seq_start[] = {0, 40}, strides[] = {2, 2};
+        for (int32_t i = 0; i < n; i++) positions[i] = i;
+        const int32_t *tables[] = {s.pages, s.pages};
+        const el_batch good = {.size = sizeof good,
+                               .n_tokens = n,
+                               .n_seqs = 1,
+                               .tokens = s.tokens,
+                               .positions = positions,
+                               .seq_start = seq_start,
+                               .pages = tables,
+                               .page_stride = strides};
+        report(el_begin(e, &good, &o, &err) == 0 && el_continue(e, 0, &done, &err) == 0 && !done, "parts",
+               "a part of it");
+        in_parts =
+            1; /* another in its place; the one that is given up has written to pages of the same stream */
+        report(run_step(e, &s, &n, 1, b, &err) == 0, "parts", err.message);
+        in_parts = 0;
+        stream again;
+        start_stream(&again, 0, LENGTH, 5);
+        report(run_step(e, &again, &n, 1, a, &err) == 0, "parts", err.message);
+        report(memcmp(a->logits, b->logits, 40 * sizeof a->logits[0]) == 0, "parts", "after one given up");
+        report(el_begin(e, &good, &o, &err) == 0, "parts", "begun when the engine goes");
+    }
+    el_engine_free(e);
+    report(el_begin(NULL, NULL, NULL, NULL) == EL_E_ARGUMENT, "parts", "NULL");
+    report(el_continue(NULL, 0, NULL, NULL) == EL_E_ARGUMENT, "parts", "NULL");
+    free(a);
+    free(b);
+    free_model(m);
+}
+
 /* Give the head a matrix of its own, without the infinity: as a logit it would fail every sequence. */
 static void untie(model *m) {
     el_weight *head = &m->weights[m->m.n_weights];

@@ -225,6 +225,9 @@ void check_malformed_batches(void) {
         int32_t code = el_step(e, &b, &o, &err);
         report(code == EL_OK || (code == EL_E_ARGUMENT && err.message[0]), "batch", err.message);
         refused += code != EL_OK;
+        int32_t done = 0;
+        report(el_begin(e, &b, &o, &err) == code, "batch in parts", "taken otherwise than as a step");
+        if (!code) el_continue(e, round % 2 ? -1 : 0, &done, &err);
     }
     report(e && refused > rounds / 4, "batch", "the changes did not change much");
     if (e) malformed_runs(e);

@@ -334,6 +334,35 @@ void start_stream(stream *s, int32_t index, int32_t length, uint64_t seed) {
         s->pages[j] = (7 * j + 13 * index + 5) % 16 + 16 * index;
 }
 
+int32_t in_parts;
+
+/* The step as small parts, after each of which another sequence takes one: on the pages of the last stream. */
+static int32_t step_in_parts(el_engine *e, const el_batch *b, const el_output *o, el_error *err) {
+    int32_t tokens[] = {8, 9, 10}, positions[] = {0, 1, 2}, seq_start[] = {0, 3}, rows[] = {2}, status[1],
+            ids[1];
+    int32_t page = PAGES - 1, strides[] = {1, 1}, done = 0;
+    float top[1];
+    const int32_t *tables[] = {&page, &page};
+    const el_batch other = {.size = sizeof other,
+                            .n_tokens = 3,
+                            .n_seqs = 1,
+                            .n_rows = 1,
+                            .top_k = 1,
+                            .tokens = tokens,
+                            .positions = positions,
+                            .seq_start = seq_start,
+                            .rows = rows,
+                            .pages = tables,
+                            .page_stride = strides};
+    const el_output there = {ids, top, NULL, NULL, status, NULL};
+    int32_t code = el_begin(e, b, o, err);
+    while (!code && !done) {
+        code = el_continue(e, 0, &done, err);
+        if (!code && !done) code = el_step(e, &other, &there, err);
+    }
+    return code;
+}
+
 /* One step: n[i] tokens of stream i (0 = not in the batch). The answers of stream 0 are kept. */
 int32_t run_step(el_engine *e, stream *streams, const int32_t *n, int32_t n_streams, answer *to,
                  el_error *err) {
@@ -373,7 +402,7 @@ int32_t run_step(el_engine *e, stream *streams, const int32_t *n, int32_t n_stre
         .page_stride = strides,
     };
     el_output o = {to->top_ids[done], to->top_logits[done], &to->lse[done], to->logits[done], status, NULL};
-    int32_t code = el_step(e, &b, &o, err);
+    int32_t code = in_parts ? step_in_parts(e, &b, &o, err) : el_step(e, &b, &o, err);
     if (code) return code;
     for (int32_t i = 0; i < n_streams; i++) streams[i].done += n[i];
     if (at >= 0) to->status |= status[at];

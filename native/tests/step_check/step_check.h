@@ -84,6 +84,9 @@ typedef struct stream {
 /* Random tokens; pages in an order of its own for each index. */
 void start_stream(stream *s, int32_t index, int32_t length, uint64_t seed);
 
+/* 1: run_step computes every step in parts. */
+extern int32_t in_parts;
+
 /* One step: n[i] tokens of stream i (0 = not in the batch). The answers of stream 0 are kept. */
 int32_t run_step(el_engine *e, stream *streams, const int32_t *n, int32_t n_streams, answer *to,
                  el_error *err);
@@ -96,6 +99,7 @@ void check_pool(void);
 void check_bits(void);
 void check_environment(void);
 void check_pages(void);
+void check_parts(void);
 void check_status_and_edits(void);
 void check_hidden(void);
 void check_messages(void);
