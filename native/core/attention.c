@@ -1,13 +1,14 @@
 /* ATTENTION. A unit is a block of query rows that share a kv head: rows are tokens x the query heads of that kv head. A
  * unit visits the segments of 256 positions that its rows see and folds them left to right. When there are too few
  * units for the threads, as when one sequence decodes, every segment is a chunk of its own, and whoever completes a
- * unit's last one folds them all: the same arithmetic in the same order.
+ * unit's last one folds them all: the same arithmetic in the same order. Few units of one segment are cut into parts of
+ * their rows, as many as make the threads' shares equal.
  */
 #include "engine.h"
 
 #include <string.h>
 
-enum { UNITS_PER_THREAD = 4 };
+enum { UNITS_PER_THREAD = 4, MIN_PART_ROWS = 6 };
 
 /* A unit, and the part of the context it sees. */
 typedef struct unit {
@@ -153,19 +154,37 @@ static float *partial(const el_units *us, int32_t chunk) { return us->partials +
 /* Try to make every segment a chunk; 0 when the partials do not fit or there is nothing to split. */
 static int32_t begin_split(el_engine *e, const el_cop *c) {
     el_units *us = &e->units;
-    int32_t most_rows = 0;
     int64_t n = 0;
+    us->most_rows = 0;
     for (int32_t i = 0; i < us->n; i++) {
         unit u = unit_at(e, c, i);
         us->first[i] = (int32_t)n;
         atomic_store_explicit(&us->done[i], 0, memory_order_relaxed);
         n += u.n_segments;
-        most_rows = el_max(most_rows, u.n);
+        us->most_rows = el_max(us->most_rows, u.n);
     }
     us->first[us->n] = (int32_t)n;
     us->stride =
-        2 * EL_ATTN_ROWS + ((size_t)most_rows * (size_t)e->plan.layers[c->layer].v_dim + 15) / 16 * 16;
+        2 * EL_ATTN_ROWS + ((size_t)us->most_rows * (size_t)e->plan.layers[c->layer].v_dim + 15) / 16 * 16;
     return n > us->n && (size_t)n * us->stride <= e->partial_floats ? (int32_t)n : 0;
+}
+
+/* The fewest parts of which every thread gets as many, unless they had too few rows. */
+static int32_t n_parts(const el_engine *e) {
+    int32_t a = e->n_threads, b = e->units.n;
+    while (b > 0) {
+        int32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return el_max(1, el_min(e->n_threads / a, e->units.most_rows / MIN_PART_ROWS));
+}
+
+/* Part `index` of the unit. */
+static void take_part(unit *u, int32_t index, int32_t parts) {
+    int32_t first = u->n * index / parts, end = u->n * (index + 1) / parts;
+    u->first_row += first;
+    u->n = end - first;
 }
 
 int32_t el_attention_begin(el_engine *e, el_phase *phase) {
@@ -174,10 +193,13 @@ int32_t el_attention_begin(el_engine *e, el_phase *phase) {
     el_units *us = &e->units;
     us->n = first[e->batch->n_seqs] * e->plan.layers[c->layer].n_heads;
     us->split = 0;
+    us->parts = 1;
     if (e->n_threads == 1 || us->n >= e->n_threads * UNITS_PER_THREAD) return us->n;
     int32_t n = begin_split(e, c);
     us->split = n > 0;
-    return n > 0 ? n : us->n;
+    if (n > 0) return n;
+    us->parts = n_parts(e);
+    return us->n * us->parts;
 }
 
 void el_attention_chunk(el_engine *e, const el_phase *phase, int32_t thread, int32_t chunk) {
@@ -185,8 +207,9 @@ void el_attention_chunk(el_engine *e, const el_phase *phase, int32_t thread, int
     el_units *us = &e->units;
     el_scratch *s = &e->scratch[thread];
     if (!us->split) {
-        unit u = unit_at(e, c, chunk);
-        whole_unit(e, &u, s);
+        unit u = unit_at(e, c, chunk / us->parts);
+        take_part(&u, chunk % us->parts, us->parts);
+        if (u.n > 0) whole_unit(e, &u, s);
         return;
     }
     int32_t index = 0;

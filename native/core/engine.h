@@ -49,6 +49,8 @@ typedef struct el_groups {
 typedef struct el_units {
     int32_t n;             /* (block of query rows, kv head) pairs */
     int32_t split;         /* 1: a chunk is one segment of a unit */
+    int32_t parts;         /* else: chunks of a unit, each some of its rows */
+    int32_t most_rows;     /* of a unit */
     int32_t *first;        /* [n + 1] split: first chunk of a unit */
     _Atomic int32_t *done; /* [n] split: segments that are complete */
     float *partials;       /* split: [chunk] of m, l, o */
