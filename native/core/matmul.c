@@ -11,8 +11,8 @@
 enum { CHUNKS_PER_THREAD = 8, MAX_GATED_PANELS = 4, MIN_COLUMNS = 64, CACHE_BYTES = 384 << 10 };
 
 /* How a chunk's size is chosen, in nanoseconds; a panel is estimated by its bytes and its products. */
-static const float MIN_CHUNK_NS = 1500.0f, MAX_CHUNK_NS = 25000.0f, BYTES_PER_NS = 12.0f,
-                   PRODUCTS_PER_NS = 60.0f;
+static const float MIN_CHUNK_NS = 1500.0f, MAX_CHUNK_NS = 25000.0f, BYTES_PER_NS = 28.0f,
+                   PRODUCTS_PER_NS = 160.0f;
 
 /* A run of columns: where their activations and results are. For experts a column is a (token, rank) pair. */
 typedef struct columns {
@@ -99,6 +99,18 @@ static int32_t columns_at_once(const el_engine *e, const el_cop *c, int32_t pane
     return is_gated(c) ? el_min(n, EL_TILE_FLOATS / (panels * EL_TILE_ROWS)) : n;
 }
 
+/* At most `wanted` panels a chunk, some less where that makes the threads' shares of n more equal. */
+static int32_t even_panels(int32_t n, int32_t wanted, int32_t n_threads) {
+    int32_t best = wanted, least = INT32_MAX, share = el_ceil_div(n, n_threads);
+    for (int32_t panels = wanted; panels > wanted / 2 && least > share; panels--) {
+        int32_t largest = el_ceil_div(el_ceil_div(n, panels), n_threads) * panels;
+        if (largest >= least) continue;
+        least = largest;
+        best = panels;
+    }
+    return best;
+}
+
 static int32_t begin_op(el_engine *e, el_cop *c, int32_t first) {
     int32_t n = e->n_rows[c->axis], repeats = 1;
     c->cut = (el_cut){.first = first};
@@ -127,6 +139,7 @@ static int32_t begin_op(el_engine *e, el_cop *c, int32_t first) {
     int32_t panels = wanted < 1 ? 1 : wanted > EL_CHUNK_PANELS ? EL_CHUNK_PANELS : (int32_t)wanted;
     panels = el_min(el_min(panels, fits), c->n_panels);
     if (is_gated(c) && n > EL_MAX_COLUMNS / 4) panels = el_min(panels, MAX_GATED_PANELS);
+    panels = even_panels(c->n_panels, panels, e->n_threads);
     c->cut.panels = panels;
     c->cut.columns = columns;
     c->cut.n_groups = el_ceil_div(c->n_panels, panels);

@@ -146,16 +146,27 @@ static void run_rows(el_engine *e, const el_phase *phase, int32_t thread, int32_
     }
 }
 
+/* Rows that one thread should have: tokens of one page lie side by side in every line of the cache. */
+static int32_t rows_together(const el_engine *e, const el_phase *phase) {
+    for (int32_t i = 0; i < phase->n_ops; i++) {
+        if (e->plan.ops[phase->first + i].op.code == EL_OP_KV_WRITE) {
+            return el_max(1, el_min(EL_PAGE_TOKENS, e->n_rows[phase->axis] / e->batch->n_seqs));
+        }
+    }
+    return 1;
+}
+
 int32_t el_rows_begin(el_engine *e, el_phase *phase, int32_t thread) {
     int32_t n = e->n_rows[phase->axis];
+    int32_t together = rows_together(e, phase);
     float cost = (float)n * phase->row_ns;
-    if (e->n_threads == 1 || cost < (float)EL_SERIAL_NS) {
+    if (e->n_threads == 1 || cost < (float)EL_SERIAL_NS || (together > 1 && together == n)) {
         run_rows(e, phase, thread, 0, n);
         return 0;
     }
     float target = cost / (float)(e->n_threads * CHUNKS_PER_THREAD);
     target = target < MIN_CHUNK_NS ? MIN_CHUNK_NS : target > MAX_CHUNK_NS ? MAX_CHUNK_NS : target;
-    phase->row_chunk = el_max(1, (int32_t)(target / phase->row_ns));
+    phase->row_chunk = el_max(together, (int32_t)(target / phase->row_ns));
     phase->col_chunk = phase->n_col_chunks = 1;
     if (phase->split_width && phase->row_ns > 2 * target) {
         int32_t columns = (int32_t)((float)phase->split_width * (target / phase->row_ns));
