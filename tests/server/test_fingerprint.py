@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -44,7 +45,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
+    monkeypatch.setenv("EDGELLM_CACHE", str(tmp_path))  # or what other tests have found out is remembered
     disk = Disk(digest.digest)
     monkeypatch.setattr(digest, "digest", disk.digest)
     yield disk

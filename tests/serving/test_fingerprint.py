@@ -41,8 +41,9 @@ def one_bit(tiny: Path) -> Path:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that a model is read for its hash."""
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """One entry for each time that a model is read for its hash; none is known."""
+    monkeypatch.setenv("EDGELLM_CACHE", str(tmp_path / "cache"))
     found: list[int] = []
     real = digest.digest
 
