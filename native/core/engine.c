@@ -10,9 +10,6 @@
 /* Steps of at most so many tokens wait for the memory, not for the processor. */
 enum { FEW_TOKENS = 4 };
 
-/* Nanoseconds in which a round of a step in parts is over too soon to be worth a hand-over. */
-enum { SHORT_ROUND = 100000 };
-
 el_engine *el_engine_new(const el_model *model, const el_config *config, el_error *err) {
     if (!model || !config) {
         el_fail(err, EL_E_ARGUMENT, "model or config is NULL");
@@ -70,6 +67,8 @@ static void free_side(el_engine *side) {
     el_memory_free(side);
     free(side->plan.ops);
     free(side->plan.phases);
+    free(side->todo);
+    free(side->left);
     free(side);
 }
 
@@ -114,7 +113,6 @@ static void run_chunk(el_engine *e, int32_t thread, int32_t chunk) {
 
 static void step_chunk(void *context, int32_t thread, int32_t chunk) {
     el_engine *e = context;
-    chunk += e->first_chunk;
     if (!e->times) {
         run_chunk(e, thread, chunk);
         return;
@@ -158,31 +156,60 @@ static int32_t step_next(void *context, int32_t thread) {
     }
 }
 
-/* The same for a step in parts, which has a phase's chunks run in rounds, and pauses between two when its time is up. A
- * round that is over quickly makes the next one of the phase twice as long. */
+/* A chunk of a step in parts: when the time is up it is left for the next part, unless it is the first of this one. */
+static void part_chunk(void *context, int32_t thread, int32_t number) {
+    el_engine *e = context;
+    const int32_t chunk = e->n_todo ? e->todo[number] : number;
+    const int32_t first = !atomic_load_explicit(&e->has_run, memory_order_relaxed) &&
+                          !atomic_exchange_explicit(&e->has_run, 1, memory_order_relaxed);
+    if (first || e->whole || el_os_now() < e->pause_at) {
+        step_chunk(e, thread, chunk);
+    } else {
+        e->left[atomic_fetch_add_explicit(&e->n_left, 1, memory_order_relaxed)] = chunk;
+    }
+}
+
+/* Room for n chunks that are left; without memory for it the phase is not interrupted. */
+static int32_t part_room(el_engine *e, int32_t n) {
+    if (n <= e->room) return 1;
+    free(e->todo);
+    free(e->left);
+    e->todo = malloc((size_t)n * sizeof *e->todo);
+    e->left = malloc((size_t)n * sizeof *e->left);
+    e->room = e->todo && e->left ? n : 0;
+    return e->room > 0;
+}
+
+/* The same as step_next for a step in parts. It pauses where chunks were left, and between phases. */
 static int32_t part_next(void *context, int32_t thread) {
     el_engine *e = context;
     for (;;) {
-        const uint64_t now = el_os_now();
-        if (e->part_start) {
-            if (now >= e->pause_at) {
-                if (e->times) e->times[e->phase].wall += (int64_t)(now - e->phase_start);
+        int32_t n = 0;
+        if (atomic_load_explicit(&e->n_left, memory_order_relaxed)) {
+            int32_t *todo = e->left;
+            e->left = e->todo;
+            e->todo = todo;
+            e->n_todo = atomic_load_explicit(&e->n_left, memory_order_relaxed);
+            atomic_store_explicit(&e->n_left, 0, memory_order_relaxed);
+            if (e->times) e->times[e->phase].wall += (int64_t)(el_os_now() - e->phase_start);
+            return 0;
+        }
+        if (e->resumes) {
+            e->resumes = 0;
+            n = e->n_todo;
+        } else {
+            if (e->times) time_phase(e);
+            e->n_todo = 0;
+            if (e->phase < e->last_phase && el_os_now() >= e->pause_at &&
+                atomic_load_explicit(&e->has_run, memory_order_relaxed)) {
                 return 0;
             }
-            if (now - e->part_start < SHORT_ROUND) e->round *= 2;
-        }
-        e->part_start = now;
-        e->first_chunk += e->round_chunks;
-        if (e->first_chunk == e->phase_chunks) {
-            if (e->times) time_phase(e);
             if (++e->phase > e->last_phase) return 0;
-            e->first_chunk = 0;
-            e->phase_chunks = begin_phase(e, thread);
-            e->round = e->n_threads;
+            n = begin_phase(e, thread);
+            e->whole = !part_room(e, n);
         }
-        const int32_t n = e->round_chunks = el_min(e->round, e->phase_chunks - e->first_chunk);
         if (n > 1 && e->n_threads > 1) return n;
-        for (int32_t i = 0; i < n; i++) step_chunk(e, thread, i);
+        for (int32_t i = 0; i < n; i++) part_chunk(e, thread, i);
     }
 }
 
@@ -205,7 +232,7 @@ static int32_t begin_step(el_engine *e, const el_batch *batch, const el_output *
     e->n_rows[0] = batch->n_tokens;
     e->n_rows[1] = batch->n_rows;
     e->phase = -1;
-    e->first_chunk = e->round_chunks = e->phase_chunks = 0;
+    e->n_todo = 0;
     const int32_t headless = out->hidden && !batch->top_k && !out->lse && !out->logits;
     e->last_phase = headless ? e->plan.n_body - 1 : e->plan.n_phases;
     atomic_store_explicit(&e->cut, 0, memory_order_relaxed);
@@ -215,11 +242,11 @@ static int32_t begin_step(el_engine *e, const el_batch *batch, const el_output *
     return EL_OK;
 }
 
-/* Compute, from the phase after e->phase on. */
+/* Compute all of it. */
 static void run_step(el_engine *e) {
-    e->phase_start = e->phase < 0 ? 0 : el_os_now();
+    e->phase_start = 0;
     el_pool_use(e->pool, e->batch->n_tokens <= FEW_TOKENS ? e->n_decode_threads : e->n_threads);
-    el_pool_run(e->pool, &(el_job){step_chunk, e->pause_at ? part_next : step_next, e});
+    el_pool_run(e->pool, &(el_job){step_chunk, step_next, e});
 }
 
 /* What a step that is complete leaves behind beside its logits. */
@@ -285,9 +312,12 @@ int32_t el_continue(el_engine *engine, int64_t nanoseconds, int32_t *done, el_er
         return el_fail(err, EL_E_ARGUMENT, "no step in parts was begun, or done is NULL");
     }
     side->times = engine->times;
-    side->part_start = 0;
+    side->resumes = side->n_todo > 0;
+    side->phase_start = side->resumes ? el_os_now() : 0;
     side->pause_at = nanoseconds < 0 ? UINT64_MAX : el_os_now() + (uint64_t)nanoseconds;
-    run_step(side);
+    atomic_store_explicit(&side->has_run, 0, memory_order_relaxed);
+    el_pool_use(side->pool, side->batch->n_tokens <= FEW_TOKENS ? side->n_decode_threads : side->n_threads);
+    el_pool_run(side->pool, &(el_job){part_chunk, part_next, side});
     *done = side->phase > side->last_phase;
     if (!*done) return EL_OK;
     int32_t code = end_step(side, err);

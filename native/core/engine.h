@@ -109,12 +109,12 @@ struct el_engine {
     /* A step in parts: another engine with the same plan, weights, caches and threads, and with memory of its own for
      * what a step works in. */
     el_engine *side;
-    uint64_t pause_at;    /* side: pause between rounds from then on, 0 = not in parts */
-    uint64_t part_start;  /* side: when the running round of this part began, 0 = the part begins */
-    int32_t round;        /* side: chunks of the next round */
-    int32_t round_chunks; /* side: chunks of the running round */
-    int32_t phase_chunks; /* side: chunks of the running phase */
-    int32_t first_chunk;  /* side: the round's first chunk of the phase; 0 elsewhere */
+    uint64_t pause_at;    /* side: leave chunks for later from then on, 0 = not in parts */
+    int32_t *todo, *left; /* side: [room] chunks of this part of the phase, and for the next part */
+    int32_t n_todo, room; /* side: 0: this part has all of the phase */
+    int32_t resumes;      /* side: the part begins within a phase */
+    int32_t whole;        /* side: the phase is not interrupted */
+    _Atomic int32_t n_left, has_run; /* side: has_run: 1 once a chunk of this part runs */
 
     /* el_run: the input of its next step. */
     int32_t *run_tokens, *run_positions; /* [S] */
