@@ -16,11 +16,14 @@ from edgellm.engine.scheduler import Piece, State
 
 
 class Flight:
-    """Begins such a step and advances it. n_tokens, seconds: of the step in flight, and what it has taken so far."""
+    """Begins such a step and advances it. n_tokens, seconds: of the step in flight, and what it has taken so far.
+
+    paused: when the last slice ended, 0.0 where it was no part of the step in flight.
+    """
 
     def __init__(self, runner: PartRunner, state: State, pace: Pace) -> None:
         self._runner, self._state, self._pace = runner, state, pace
-        self.n_tokens, self.seconds = 0, 0.0
+        self.n_tokens, self.seconds, self.paused = 0, 0.0, 0.0
 
     @staticmethod
     def split(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
@@ -34,14 +37,19 @@ class Flight:
         """Take off, with a batch of these pieces."""
         self._runner.begin(batch)
         self._state.flight = pieces
-        self.n_tokens, self.seconds = len(batch.tokens), 0.0
+        self.n_tokens, self.seconds, self.paused = len(batch.tokens), 0.0, 0.0
 
     def advance(self, n_decode: int, n_waiting: int) -> tuple[list[Piece], StepOutput] | None:
         """Compute for as long as those that decode may wait; the pieces and what came out, once that is complete."""
         begin = time.perf_counter()
-        out = self._runner.advance(self._pace.slice(n_decode, n_waiting))
-        self.seconds += time.perf_counter() - begin
+        if self.paused and n_decode:
+            self._pace.paused(n_decode, begin - self.paused)
+        seconds = self._pace.slice(n_decode, n_waiting)
+        out = self._runner.advance(seconds)
+        self.paused = time.perf_counter()
+        self.seconds += self.paused - begin
         if out is None:
+            self._pace.sliced(self.paused - begin - seconds)
             return None
         pieces, self._state.flight = self._state.flight, []
         self._pace.landed(self.n_tokens, self.seconds)

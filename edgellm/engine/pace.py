@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgellm.core.record import dataclass
 
-LONGEST = 2.4
+LONGEST = 2.5
 """A step with prompts in it takes about so many times as long as one without, at most; longer where many wait."""
 
 LONGEST_SECONDS = 0.1
@@ -39,33 +39,34 @@ OTHER = 1.25
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds of a step in which sequences only decode, of one between slices of a flight, which push what it needs out
-    of the caches, and of a token of a prompt beside them; 0.0: not yet known.
+    """Seconds of a step in which sequences only decode, of a pause between two slices of a flight, and of a token of a
+    prompt beside them; 0.0: not yet known. late: by how much slices are longer than they should be.
 
     n_decode: how many sequences decode in such a step. n_since: steps with prompts beside them since it was measured.
     is_stale: `decode` is still that of another number of sequences.
     """
 
     decode: float = 0.0
-    between: float = 0.0
+    pause: float = 0.0
     token: float = 0.0
+    late: float = 0.0
     n_decode: int = 1
+    n_paused: int = 1
     n_since: int = 0
     is_stale: bool = False
 
     def note(self, n_decode: int, n_prefill: int, seconds: float, in_flight: bool = False) -> None:
         """A step with so many sequences that decoded and tokens of prompts took so long.
 
-        in_flight: between the slices of a flight.
+        in_flight: between the slices of a flight, where it takes longer: they push what it needs out of the caches.
         """
         if in_flight:
-            self.between = _mean(self.between, seconds, KEEP)
             if not self.decode or self._is_other(n_decode):
                 self.decode, self.n_decode, self.n_since, self.is_stale = seconds, n_decode, 0, True
         elif not n_prefill:
             known = 0.0 if self.is_stale or self._is_other(n_decode) else self.decode
             self.decode = _mean(known, seconds, KEEP_MORE if seconds > known else KEEP_LESS)
-            self.n_decode, self.n_since, self.is_stale, self.between = n_decode, 0, False, 0.0
+            self.n_decode, self.n_since, self.is_stale = n_decode, 0, False
         elif n_decode:
             self.n_since += 1
             self.token = _mean(self.token, max(0.0, seconds - self.decode) / n_prefill, KEEP)
@@ -95,13 +96,24 @@ class Pace:
         """A flight of so many tokens took so long, all its slices together."""
         self.token = _mean(self.token, seconds / n_tokens, KEEP_LESS)
 
+    def paused(self, n_decode: int, seconds: float) -> None:
+        """From the end of a slice to the next it took so long: a step in which so many sequences decode, and whatever
+        else there was to do."""
+        few, many = sorted((n_decode, self.n_paused))
+        self.pause = _mean(0.0 if many > OTHER * few else self.pause, seconds, KEEP)
+        self.n_paused = n_decode
+
+    def sliced(self, late: float) -> None:
+        """A slice took so much longer than it should."""
+        self.late = KEEP * self.late + (1 - KEEP) * late
+
     def slice(self, n_decode: int, n_waiting: int) -> float:
         """Seconds of a flight before the next step of sequences that decode."""
         if not n_decode:
             return LONGEST_SECONDS
         if not self.decode:
             return SLICE
-        longer = max(0.0, self.between - self.decode)
+        longer = max(0.0, self.pause - self.decode) + self.late
         return max(self._beside(n_decode, n_waiting) - longer, LEAST_SLICE * self.decode)
 
     def _beside(self, n_decode: int, n_waiting: int) -> float:
