@@ -7,6 +7,7 @@ from typing import NamedTuple
 from edgellm.core.record import dataclass
 from edgellm.core.types import Batch
 from edgellm.engine.request import Sequence
+from edgellm.engine.scheduler import State
 
 
 @dataclass(slots=True)
@@ -28,6 +29,18 @@ class Load(NamedTuple):
     requests: int
     pages_used: int
     pages: int
+
+
+def load_of(state: State, n_requests: int) -> Load:
+    """Of a scheduler's state, from any thread: about as it is."""
+    pools = range(len(state.ledger.pools))
+    return Load(
+        len(state.running),
+        len(state.waiting),
+        n_requests,
+        sum(state.ledger.n_in_use(c) for c in pools),
+        sum(p.n_pages for p in state.ledger.pools),
+    )
 
 
 @dataclass(slots=True)

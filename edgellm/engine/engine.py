@@ -14,14 +14,14 @@ from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError
 from edgellm.core.types import PAGE_TOKENS, Batch, StepOutput
 from edgellm.engine import pins, scheduler
 from edgellm.engine.batcher import Batcher, PieceError
-from edgellm.engine.books import Course, EndTokens, Load, Stats
+from edgellm.engine.books import Course, EndTokens, Load, Stats, load_of
 from edgellm.engine.calls import answer_of, deliver, next_call
-from edgellm.engine.failures import not_finite, typed
-from edgellm.engine.flight import Flight
+from edgellm.engine.failures import no_room, not_finite, typed
+from edgellm.engine.flight import Flight, flight_of
 from edgellm.engine.pace import Pace
 from edgellm.engine.pins import Kept
 from edgellm.engine.request import Decoder, Delta, Done, Event, Pin, Request, Sequence
-from edgellm.engine.runner import MultiStepRunner, PartRunner, Runner
+from edgellm.engine.runner import MultiStepRunner, Runner
 from edgellm.engine.scheduler import Piece, State
 from edgellm.engine.scores import news_of, score_prompt
 from edgellm.engine.shift import may_go_on, shift
@@ -75,7 +75,7 @@ class Engine:
         self._new_decoder, self._token_bytes = new_decoder, token_bytes
         self._state = State(Ledger(spec.classes, spec.n_pages, spec.n_ctx, spec.prefix_cache))
         self._tier = Tier(disk, self._state, executable)
-        self._flight = Flight(executable, self._state, self._pace) if isinstance(executable, PartRunner) else None
+        self._flight = flight_of(executable, self._state, self._pace)
         self._batcher = Batcher(spec.budget, self._state.ledger, spec.n_vocab)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[tuple[Request, Event]] = deque()
@@ -182,14 +182,7 @@ class Engine:
     @property
     def load(self) -> Load:
         """What there is to do now, as far as can be seen without stopping the engine thread."""
-        ledger = self._state.ledger
-        return Load(
-            len(self._state.running),
-            len(self._state.waiting),
-            len(self._requests),
-            sum(ledger.n_in_use(c) for c in range(len(ledger.pools))),
-            sum(p.n_pages for p in ledger.pools),
-        )
+        return load_of(self._state, len(self._requests))
 
     @property
     def is_current_thread(self) -> bool:
@@ -283,10 +276,7 @@ class Engine:
             most = self._pace.flight(self._budget.tokens)
         pieces = scheduler.schedule(state, self._budget._replace(prefill=most))
         if self._flight is not None:
-            pieces, prompts = self._flight.split(pieces)
-            batch, prompts = self._build(prompts, begin)
-            if batch is not None:
-                self._flight.begin(prompts, batch)
+            pieces = self._take_off(self._flight, pieces, begin)
         if self._speculation is not None:
             pieces = self._speculation.extend(pieces, self.spec.budget)
         if pieces:
@@ -295,10 +285,7 @@ class Engine:
             self._fly(self._flight, n_decode, n_first)
         elif not pieces and not self._tier.due:
             victim = (state.running or list(state.waiting.in_turn(begin)))[0]
-            sessions = "close sessions, whose pages stay, or " if state.pinned else ""
-            error = CapacityError(
-                f"the KV cache has no room for this request: {sessions}open the model with a larger kv_memory"
-            )
+            error = no_room(bool(state.pinned))
             self._end_request(victim.request, "error", error)
 
     def _admit(self, request: Request) -> None:
@@ -379,6 +366,18 @@ class Engine:
         self._count(1, len(batch.tokens))
         stats.seconds_native += after - before
         stats.seconds_python += time.perf_counter() - after + before - begin
+
+    def _take_off(self, flight: Flight, pieces: list[Piece], begin: float) -> list[Piece]:
+        """Begin a flight with the prompts among these pieces; the pieces that a step computes."""
+        pieces, prompts = flight.split(pieces)
+        batch, prompts = self._build(prompts, begin)
+        if batch is not None:
+            try:
+                flight.begin(prompts, batch)
+            except CapacityError as e:
+                log.warning("%s: from now on prompts are computed in the steps of those that decode", e)
+                self._flight, pieces = None, [*pieces, *prompts]
+        return [p for p in pieces if p.seq.finish_reason is None]
 
     def _fly(self, flight: Flight, n_decode: int, n_waiting: int) -> None:
         """Compute some of what is in flight."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from edgellm.core.errors import EdgeLLMError, EngineError, NumericsError
+from edgellm.core.errors import CapacityError, EdgeLLMError, EngineError, NumericsError
 
 log = logging.getLogger(__name__)
 
@@ -12,6 +12,12 @@ log = logging.getLogger(__name__)
 def not_finite() -> NumericsError:
     """The error of a sequence whose activations stopped being numbers."""
     return NumericsError("a non-finite value appeared in the model's activations for this request")
+
+
+def no_room(pinned: bool) -> CapacityError:
+    """The error of a request for which there is no room although nothing else runs; pinned: sessions keep pages."""
+    sessions = "close sessions, whose pages stay, or " if pinned else ""
+    return CapacityError(f"the KV cache has no room for this request: {sessions}open the model with a larger kv_memory")
 
 
 def typed(e: Exception) -> EdgeLLMError:

@@ -1,8 +1,8 @@
 """Prompts in flight: a step of prompts that is computed in parts, a few milliseconds after each step of those that
 decode. So a long prompt is computed in chunks as large as where nobody decodes, and nobody waits longer for it.
 
-What is in flight is `state.flight`. The scheduler clears it where a sequence's pages go to others (cancelled,
-preempted): what was computed then counts for nothing, and is computed again for those that stay.
+What is in flight is `state.flight`. A sequence that ends meanwhile is not waited for, and keeps nobody: its pages stay
+until the flight lands (`state.held`). Where pages are needed for those that decode, the flight is given up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 
 from edgellm.core.types import Batch, StepOutput
 from edgellm.engine.pace import Pace
-from edgellm.engine.runner import PartRunner
-from edgellm.engine.scheduler import Piece, State
+from edgellm.engine.runner import PartRunner, Runner
+from edgellm.engine.scheduler import Piece, State, end_flight
 
 
 class Flight:
@@ -51,6 +51,15 @@ class Flight:
         if out is None:
             self._pace.sliced(self.paused - begin - seconds)
             return None
-        pieces, self._state.flight = self._state.flight, []
+        pieces = self._state.flight
+        end_flight(self._state)
         self._pace.landed(self.n_tokens, self.seconds)
         return pieces, out
+
+
+def flight_of(runner: Runner, state: State, pace: Pace) -> Flight | None:
+    """None where steps cannot be computed in parts; nor with a recurrent state, which a flight that is given up would
+    leave half moved on."""
+    if not isinstance(runner, PartRunner) or any(spec.kind == "state" for spec in state.ledger.classes):
+        return None
+    return Flight(runner, state, pace)

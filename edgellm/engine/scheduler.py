@@ -51,6 +51,7 @@ class State:
 
     arrivals, preemptions: sequences that came, and that had to give their pages back, since start.
     flight: pieces of prompts that are computed in parts, beside the steps of those that decode; empty: none.
+    held: pages of sequences that ended in flight: what is computed for them still goes there, and counts for nothing.
     pinned: tables of sequences that have ended, whose pages are to stay.
     now: the time, in seconds of any clock, as told by whoever schedules.
     blocked: the sequence that was next and found too few pages, and how many there were in each class.
@@ -60,6 +61,7 @@ class State:
     waiting: Queue = field(default_factory=Queue)
     running: list[Sequence] = field(default_factory=list)
     flight: list[Piece] = field(default_factory=list)
+    held: list[Tables] = field(default_factory=list)
     pinned: set[Tables] = field(default_factory=set)
     arrivals: int = 0
     preemptions: int = 0
@@ -173,7 +175,7 @@ def _admit(state: State, left: Budget, pieces: list[Piece], claims: set[tuple[ob
         claim = _claim(state, seq, hit)
         if seq.reads_cache and claim in claims:
             continue
-        if state.running and not _fits(state, seq, hit, len(seq.tokens)):
+        if not _fits(state, seq, hit, len(seq.tokens)):
             state.blocked = (seq, available)
             break
         if hit.n_tokens and _fits(state, seq, hit, hit.n_tokens):
@@ -263,7 +265,7 @@ def finish(state: State, seq: Sequence) -> None:
     elif seq in state.running:
         state.running.remove(seq)
         state.waiting.leave(seq)
-        _give_up(state, seq)
+        _leave_flight(state, seq)
         if seq.finish_reason != "error":
             settle(state, seq, whole=True)
             pin = seq.request.pin
@@ -277,10 +279,24 @@ def finish(state: State, seq: Sequence) -> None:
     put_back(seq)
 
 
-def _give_up(state: State, seq: Sequence) -> None:
-    """Before a sequence's pages go to others: if it is in flight, nothing of that flight counts."""
-    if any(p.seq is seq for p in state.flight):
-        state.flight = []
+def _leave_flight(state: State, seq: Sequence) -> None:
+    """Before a sequence's pages go to others. The flight goes on where it has only ended, and others are in it."""
+    if not any(p.seq is seq for p in state.flight):
+        return
+    if seq.finish_reason is not None and any(p.seq.finish_reason is None for p in state.flight):
+        state.held.append(seq.tables.copy())
+        state.pinned.add(state.held[-1])
+    else:
+        end_flight(state)
+
+
+def end_flight(state: State) -> None:
+    """It has landed, or is given up: what was computed then counts for nothing, and is computed again."""
+    state.flight = []
+    for tables in state.held:
+        state.pinned.discard(tables)
+        tables.release()
+    state.held.clear()
 
 
 def unpin(state: State, pin: Pin) -> None:
@@ -393,11 +409,14 @@ def _make_room(state: State, seq: Sequence, n_tokens: int, pieces: list[Piece], 
     gone: receives those that were preempted.
     """
     while not seq.tables.grow(n_tokens):
+        if state.held:
+            end_flight(state)
+            continue
         busy = {id(p.seq) for p in pieces}
         victims = [s for s in state.running if id(s) not in busy]
         victim = min(victims, key=lambda s: (s.request.priority, -s.arrival))
         state.running.remove(victim)
-        _give_up(state, victim)
+        _leave_flight(state, victim)
         gone.add(victim)
         state.preemptions += 1
         settle(state, victim, whole=True)

@@ -6,14 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from serving.conftest import OpenLLM
 
 from edgellm.backends.fake import FakeBackend
-from edgellm.core.errors import EngineError, NumericsError
+from edgellm.core.errors import CapacityError, EngineError, NumericsError
 from edgellm.core.types import Batch
+from edgellm.engine import scheduler
+from edgellm.engine.request import Request
 from edgellm.llm import LLM
+from edgellm.sampling.sampler import Sampler
 
 LONG = [7 + i % 50 for i in range(120)]
 PARTS = 6
@@ -22,20 +26,27 @@ PARTS = 6
 class Watched:
     """A model over the fake, one stream that decodes, and what its steps were: (tokens, sequences) each."""
 
-    def __init__(self, open_llm: OpenLLM, failing: Callable[[list[int]], bool] | None = None) -> None:
+    def __init__(
+        self,
+        open_llm: OpenLLM,
+        failing: Callable[[list[int]], bool] | None = None,
+        step_seconds: float = 0.0,
+        **options: Any,
+    ) -> None:
         self.steps: list[tuple[int, int]] = []
         self.trigger: Callable[[Batch], None] = lambda batch: None
-        fake = FakeBackend(lambda past: 65, failing=failing, parts=PARTS, on_step=self._look)  # type: ignore[arg-type]
-        self.llm: LLM = open_llm(fake, max_seqs=4, n_batch=64)
+        fake = FakeBackend(
+            lambda past: 65,
+            failing=failing,  # type: ignore[arg-type]
+            parts=PARTS,
+            on_step=self._look,
+            step_seconds=step_seconds,
+        )
+        self.llm: LLM = open_llm(fake, **{"max_seqs": 4, "n_batch": 64, **options})
 
     def _look(self, batch: Batch) -> None:
         self.steps.append((len(batch.tokens), len(batch.seq_start) - 1))
         self.trigger(batch)
-
-    @property
-    def flying(self) -> int:
-        """Sequences in flight now, as far as another thread can see."""
-        return len(self.llm._loaded.engine._state.flight)
 
     def beside(self, do: Callable[[], object]) -> list[int]:
         """Start a stream, do this once it decodes, and let it end: its tokens."""
@@ -76,23 +87,117 @@ def test_decode_steps_go_on_between_its_parts(open_llm: OpenLLM) -> None:
         assert b - a == PARTS + 1  # as many decode steps as parts
 
 
-def test_cancelled_in_flight(open_llm: OpenLLM) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.0002)
+
+
+def sent(llm: LLM, prompt: list[int], max_tokens: int) -> Request:
+    """A request on its way."""
+    options = llm._options(None, {"max_tokens": max_tokens, "temperature": 0}, 1, "return")
+    request = llm._request(prompt, options, 1, True)
+    llm._loaded.engine.submit(request)
+    return request
+
+
+def test_cancelled_in_flight(open_llm: OpenLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages go back at once, and the same prompt is computed right afterwards."""
-    watched = Watched(open_llm)
+    watched, given_up = Watched(open_llm, step_seconds=0.001), list[int]()
+    engine, end_flight = watched.llm._loaded.engine, scheduler.end_flight
+    monkeypatch.setattr(scheduler, "end_flight", lambda state: (given_up.append(1), end_flight(state)))
     ids: list[list[int]] = []
 
     def ask() -> None:
-        for _ in range(10):
-            stream = watched.llm.generate(LONG, max_tokens=50, temperature=0, stream=True)
-            while not watched.flying and watched.llm._loaded.engine.load.running == 1:
-                pass
-            stream.close()
+        for _ in range(5):
+            request = sent(watched.llm, LONG, 50)
+            wait_for(lambda r=request: any(p.seq.request is r for p in engine._state.flight))  # type: ignore[misc]
+            engine.cancel(request)
+            wait_for(lambda r=request: r.finished)  # type: ignore[misc]
         ids.append(watched.llm.generate(LONG, max_tokens=5, temperature=0).token_ids)
 
     assert watched.beside(ask) == [65] * 150
     assert ids == [[65] * 5]
-    ledger = watched.llm._loaded.engine._state.ledger
+    assert len(given_up) >= 5
+    ledger = engine._state.ledger
     assert not any(ledger.n_in_use(c) for c in range(len(ledger.pools)))
+
+
+def test_those_who_leave_do_not_keep_others_from_landing(open_llm: OpenLLM) -> None:
+    """All the time somebody in flight leaves, and somebody comes: whoever stays is computed all the same."""
+    watched = Watched(open_llm, step_seconds=0.001, max_seqs=5, n_batch=256, prefix_cache=False)
+    engine, flights = watched.llm._loaded.engine, list[int]()
+    begin = engine._flight.begin  # type: ignore[union-attr]
+
+    def counted(pieces: list[Any], batch: Batch) -> None:
+        flights.append(len(pieces))
+        begin(pieces, batch)
+
+    engine._flight.begin = counted  # type: ignore[union-attr, method-assign]
+    took: list[int] = []
+
+    def ask() -> None:
+        others = [sent(watched.llm, [9] * 10, 5) for _ in range(2)]
+        victim = threading.Thread(target=lambda: watched.llm.generate(LONG[:20], max_tokens=1, temperature=0))
+        victim.start()
+        before = len(flights)
+        while victim.is_alive() and len(flights) < before + 60:
+            others.append(sent(watched.llm, [9] * 10, 5))
+            engine.cancel(others.pop(0))
+            time.sleep(0.003)
+        took.append(len(flights) - before)
+        for request in others:
+            engine.cancel(request)
+        victim.join(60)
+
+    assert watched.beside(ask) == [65] * 150
+    assert took[0] < 20
+
+
+def test_without_memory_for_it_prompts_are_computed_in_steps(
+    open_llm: OpenLLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin(self: object, batch: Batch) -> None:
+        raise CapacityError("out of memory for a step in parts")
+
+    monkeypatch.setattr("edgellm.backends.fake.FakeInParts.begin", begin)
+    watched, ids = Watched(open_llm), list[list[int]]()
+
+    def ask() -> None:
+        ids.extend(watched.llm.generate(LONG, max_tokens=5, temperature=0).token_ids for _ in range(2))
+
+    assert watched.beside(ask) == [65] * 150
+    assert ids == [[65] * 5] * 2
+    assert caplog.text.count("out of memory for a step in parts: from now on") == 1
+
+
+def test_a_choice_that_fails_before_it_flies_ends_the_one_that_decodes(
+    open_llm: OpenLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two choices of one request, whose prompt is computed twice: the second fails while its batch is built."""
+    adjustments, begin = Sampler.adjustments, Sampler.__init__
+    second: list[Sampler] = []
+
+    def init(self: Sampler, params: Any, seed: int, index: int, *rest: Any) -> None:
+        begin(self, params, seed, index, *rest)
+        if index == 1:
+            second.append(self)
+
+    def broken(self: Sampler, *rest: Any) -> Any:
+        if any(self is s for s in second):
+            raise ZeroDivisionError("a bug")
+        return adjustments(self, *rest)
+
+    monkeypatch.setattr(Sampler, "__init__", init)
+    monkeypatch.setattr(Sampler, "adjustments", broken)
+    watched = Watched(open_llm, n_batch=32, prefix_cache=False)
+    errors: list[BaseException | None] = []
+
+    def ask() -> None:
+        errors.append(watched.llm.generate(LONG[:40], n=2, max_tokens=50, temperature=0, presence_penalty=0.2).error)
+
+    assert watched.beside(ask) == [65] * 150
+    assert "a bug" in str(errors[0])
 
 
 def test_it_fails_alone(open_llm: OpenLLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from serving.conftest import OpenLLM
 from serving.test_prefix_cache import KINDS, PLAIN, Counting, Golden, text
 
+from edgellm.backends.fake import FakeBackend
 from edgellm.core.errors import CacheError, CapacityError, ContextOverflow, EngineError, RequestError
 from edgellm.llm import LLM
 from edgellm.session import Session
@@ -213,3 +215,30 @@ def test_files_that_are_refused(open_llm: OpenLLM, golden_case: Golden, tmp_path
         small.session().load(file)
     assert session.tokens == text(40)
     assert session.load(file).generate(temperature=0, max_tokens=2).usage.cached_tokens == 39
+
+
+@pytest.mark.parametrize("parts", [0, 3])
+@pytest.mark.parametrize("what", ["logits", "embed", "prompt_logprobs"])
+def test_a_request_for_whom_sessions_leave_no_room_fails_at_once(open_llm: OpenLLM, parts: int, what: str) -> None:
+    """They read nothing from the prefix cache: begun, they would be preempted by themselves again and again."""
+    one = open_llm(FakeBackend(), max_seqs=1, prefix_cache=False).info.kv_bytes
+    llm = open_llm(FakeBackend(lambda past: 65, parts=parts), max_seqs=2, n_batch=64, kv_memory=one)
+    session = llm.session()
+    session.append([5] * 150)
+    session.generate([9], max_tokens=2, temperature=0)  # 5 of 8 pages are its own now
+    prompt, errors = [7 + i % 50 for i in range(200)], list[Exception]()
+
+    def ask() -> None:
+        try:
+            if what == "prompt_logprobs":
+                llm.generate(prompt, max_tokens=2, prompt_logprobs=1, on_error="raise")
+            else:
+                getattr(llm, what)(prompt)
+        except Exception as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert "close sessions" in str(errors[0])
+    assert llm._loaded.engine._state.preemptions == 0

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from limits import seconds
 
 from edgellm.core.config import SamplingParams
+from edgellm.core.types import NO_PAGE
 from edgellm.engine import scheduler
 from edgellm.engine.flight import Flight
 from edgellm.engine.queue import AGEING_SECONDS
-from edgellm.engine.request import Request, Sequence
+from edgellm.engine.request import Pin, Request, Sequence
 from edgellm.engine.scheduler import Budget, State
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
@@ -55,7 +56,7 @@ def run_step(state: State, budget: Budget, in_parts: bool = False, lands: bool =
     flight = state.flight
     tables = {p.seq: [a.copy() for a in p.seq.tables.arrays] for p in flight}
     pieces = scheduler.schedule(state, budget)
-    flying = {p.seq for p in state.flight}
+    flying = {p.seq for p in state.flight if p.seq.finish_reason is None}
     assert not flying or state.flight is flight
     assert flying <= set(state.running)
     assert not flying & {p.seq for p in pieces}
@@ -73,7 +74,8 @@ def run_step(state: State, budget: Budget, in_parts: bool = False, lands: bool =
     done = pieces
     if state.flight:
         if lands:
-            done, state.flight = [*pieces, *state.flight], []
+            done = [*pieces, *(p for p in state.flight if p.seq.finish_reason is None)]
+            scheduler.end_flight(state)
     elif in_parts:
         done, state.flight = Flight.split(pieces)
     scheduler.commit(state, done)
@@ -188,17 +190,73 @@ def test_what_is_in_flight_is_left_alone() -> None:
     assert [(p.seq, p.count) for p in run_step(state, budget, in_parts=True)] == [(a, 1), (b, 37), (c, 7)]
 
 
-def test_a_flight_is_given_up_with_any_of_its_sequences() -> None:
+def test_who_ends_in_flight_does_not_keep_the_others() -> None:
+    """Its pages stay until the flight lands."""
     state, budget = new_state(), Budget(64, 4, 4)
     new_seq(state, 4)
     run_step(state, budget)
-    b, c = new_seq(state, 20), new_seq(state, 7)
+    b, c = new_seq(state, 40), new_seq(state, 7)
     run_step(state, budget, in_parts=True)
     assert {p.seq for p in state.flight} == {b, c}
+    taken = [set(a.tolist()) - {NO_PAGE} for a in b.tables.arrays]
     b.finish_reason = "cancelled"
     scheduler.finish(state, b)
-    assert state.flight == []
-    assert [(p.seq, p.start, p.count) for p in run_step(state, budget, in_parts=True)][1:] == [(c, 0, 7)]
+    assert {p.seq for p in state.flight} == {b, c}
+    new = new_seq(state, 60)
+    run_step(state, budget, in_parts=True, lands=False)
+    assert new in state.waiting
+    scheduler.check(state)
+    run_step(state, budget, in_parts=True)
+    assert (c.n_cached, state.flight, state.held, state.pinned) == (7, [], [], set())
+    run_step(state, budget, in_parts=True)
+    assert all(t & set(a.tolist()) for t, a in zip(taken, new.tables.arrays, strict=True))  # free now
+
+
+def test_a_flight_is_given_up_with_the_last_of_its_sequences() -> None:
+    state, budget = new_state(), Budget(64, 4, 4)
+    new_seq(state, 4)
+    run_step(state, budget)
+    both = new_seq(state, 20), new_seq(state, 7)
+    run_step(state, budget, in_parts=True)
+    for n, seq in enumerate(both):
+        assert len(state.flight) == 2, n
+        seq.finish_reason = "cancelled"
+        scheduler.finish(state, seq)
+    assert (state.flight, state.held, state.pinned) == ([], [], set())
+    scheduler.check(state)
+
+
+def test_what_ended_in_flight_makes_room_for_those_that_decode() -> None:
+    state, budget = new_state(pages=5), Budget(128, 4, 4)
+    vip = new_seq(state, 63, priority=1)
+    run_step(state, budget)
+    a, b = new_seq(state, 40), new_seq(state, 20)
+    run_step(state, budget, in_parts=True)
+    assert {p.seq for p in state.flight} == {a, b}
+    a.finish_reason = "cancelled"
+    scheduler.finish(state, a)
+    run_step(state, budget, in_parts=True, lands=False)  # the 65th token of the first needs a third page
+    assert ([p.seq for p in state.flight], state.held) == ([b], [])  # another flight
+    assert vip.n_cached == 65
+    assert state.preemptions == 0  # nobody had to go
+    scheduler.check(state)
+
+
+def test_one_for_whom_pinned_pages_leave_no_room_is_not_begun() -> None:
+    """It reads no cache: begun, it would be preempted by itself, and begin again, for ever."""
+    state, budget = new_state(pages=8), Budget(64, 4, 64)
+    pin = Pin()
+    first = new_seq(state, 150)
+    first.request.pin = pin
+    while first.n_generated < 1:
+        run_step(state, budget)
+    first.finish_reason = "stop"
+    scheduler.finish(state, first)
+    late = new_seq(state, 200, logit_rows=(0, 200))
+    assert run_step(state, budget) == []
+    assert (list(state.waiting), state.preemptions) == ([late], 0)
+    scheduler.unpin(state, pin)
+    assert [p.seq for p in run_step(state, budget)] == [late]
 
 
 def test_a_flight_is_given_up_where_its_pages_are_needed() -> None:
