@@ -61,10 +61,10 @@ class Pace:
         in_flight: between the slices of a flight, where it takes longer: they push what it needs out of the caches.
         """
         if in_flight:
-            if not self.decode or self._is_other(n_decode):
+            if not self.decode or _differ(n_decode, self.n_decode):
                 self.decode, self.n_decode, self.n_since, self.is_stale = seconds, n_decode, 0, True
         elif not n_prefill:
-            known = 0.0 if self.is_stale or self._is_other(n_decode) else self.decode
+            known = 0.0 if self.is_stale or _differ(n_decode, self.n_decode) else self.decode
             self.decode = _mean(known, seconds, KEEP_MORE if seconds > known else KEEP_LESS)
             self.n_decode, self.n_since, self.is_stale = n_decode, 0, False
         elif n_decode:
@@ -82,7 +82,7 @@ class Pace:
         """
         if not self.decode or not self.token:
             return min(most, FIRST)
-        other = self._is_other(n_decode)
+        other = _differ(n_decode, self.n_decode)
         if n_decode and self.n_since and (other or self.n_since >= REFRESH):
             self.n_decode, self.n_since, self.is_stale = n_decode, 0, other or self.is_stale
             return 0
@@ -99,8 +99,7 @@ class Pace:
     def paused(self, n_decode: int, seconds: float) -> None:
         """From the end of a slice to the next it took so long: a step in which so many sequences decode, and whatever
         else there was to do."""
-        few, many = sorted((n_decode, self.n_paused))
-        self.pause = _mean(0.0 if many > OTHER * few else self.pause, seconds, KEEP)
+        self.pause = _mean(0.0 if _differ(n_decode, self.n_paused) else self.pause, seconds, KEEP)
         self.n_paused = n_decode
 
     def sliced(self, late: float) -> None:
@@ -124,9 +123,11 @@ class Pace:
             seconds = max(seconds, min(share * seconds, LONGEST_SECONDS - self.decode))
         return seconds
 
-    def _is_other(self, n_decode: int) -> bool:
-        few, many = sorted((n_decode, self.n_decode))
-        return many > OTHER * few
+
+def _differ(a: int, b: int) -> bool:
+    """Whether steps in which so many sequences decode tell nothing of each other."""
+    few, many = sorted((a, b))
+    return many > OTHER * few
 
 
 def _mean(known: float, new: float, keep: float) -> float:

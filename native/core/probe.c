@@ -26,7 +26,7 @@ typedef struct probe {
     _Atomic uint64_t sum; /* keeps the reads; of multiply-adds their number */
     const el_kernels *kernels;
     el_mm_fn *mm; /* of el_probe_far */
-    size_t panel, x_bytes;
+    size_t panel;
     const char *x; /* activations of a column: zeros */
     char *scratch; /* [n_threads][el_mm_scratch_bytes(FAR_K)] */
 } probe;
