@@ -233,7 +233,7 @@ def attend(
     heads: int,
     group: int,
     window: int,
-    causal: bool,
+    causal: int,
     scale: F,
     softcap: F,
     sinks: Any,

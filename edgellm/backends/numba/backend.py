@@ -12,8 +12,9 @@ from edgellm.backends.base import BackendConfig, BackendInfo
 from edgellm.backends.checks import check_batch, check_config
 from edgellm.backends.lower import lower
 from edgellm.backends.numba import rows
+from edgellm.backends.numba.machine import ROWS, TOKENS, Machine, Table
 from edgellm.backends.numba.pack import Panels, pack
-from edgellm.backends.numba.program import Machine, Step, Table, pages_of_tokens
+from edgellm.backends.numba.program import assemble
 from edgellm.backends.numba.team import Team
 from edgellm.backends.tensors import bytes_per_step, matrix_bytes, vector
 from edgellm.core import env
@@ -84,6 +85,7 @@ class NumbaExecutable:
             scratch_bytes=sum(b.nbytes for b in self._machine.buffers),
         )
         try:
+            self._steps = assemble(self._machine, program)
             self._compile()
         except BaseException:
             team.close()
@@ -104,28 +106,22 @@ class NumbaExecutable:
         last = int(batch.positions.max()) + 1
         for rope in self._ropes:
             rope.ensure(last)
-        n_tokens, n_rows = len(batch.tokens), len(batch.rows)
-        step = Step(
-            batch,
-            (n_tokens, n_rows),
-            (np.zeros(n_tokens, np.int8), np.zeros(n_rows, np.int8)),
-            [pages_of_tokens(batch, c) for c in range(len(self._plan.caches))],
-        )
         before = rows.control(IEEE)
         try:
             with np.errstate(all="ignore"):
-                for op in machine.ops:
-                    op(step)
-                return self._output(step, machine)
+                now = machine.values.set(batch)
+                for step in self._steps:
+                    step(batch, now)
+                return self._output(batch, machine)
         finally:
             rows.control(before)
 
-    def _output(self, step: Step, machine: Machine) -> StepOutput:
-        batch, n_vocab = step.batch, self._plan.n_vocab
-        n_rows, k = step.n[1], batch.top_k
+    def _output(self, batch: Batch, machine: Machine) -> StepOutput:
+        n_tokens, n_rows = len(batch.tokens), len(batch.rows)
+        n_vocab, k = self._plan.n_vocab, batch.top_k
         logits = machine.buffers[self._plan.logits][: n_rows * n_vocab]
         broken = np.zeros(n_rows, np.int8)
-        rows.note_nonfinite(n_rows, n_vocab, logits, 0, n_vocab, broken)
+        rows.note_nonfinite(0, n_rows, n_vocab, logits, 0, n_vocab, broken)
         if batch.adjust is not None:
             a = batch.adjust
             rows.adjust(logits, n_vocab, broken, a.row, a.token, a.rep, a.add)
@@ -136,7 +132,8 @@ class NumbaExecutable:
             lse = np.empty(n_rows, np.float32)
             rows.log_sum_exp(logits, n_vocab, broken, lse)
         status = np.zeros(len(batch.seq_start) - 1, np.int32)
-        bad = np.concatenate([np.flatnonzero(step.bad[0]), batch.rows[(step.bad[1] | broken) != 0]])
+        of_tokens, of_rows = machine.values.bad[TOKENS][:n_tokens], machine.values.bad[ROWS][:n_rows]
+        bad = np.concatenate([np.flatnonzero(of_tokens), batch.rows[(of_rows | broken) != 0]])
         status[np.searchsorted(batch.seq_start, bad, side="right") - 1] = 1
         shown = logits.reshape(n_rows, n_vocab).copy() if batch.want_logits else None
         hidden = None

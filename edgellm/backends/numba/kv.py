@@ -132,8 +132,10 @@ def set_square(x: Any, i: int, n: int, kind: int, q: Any) -> int:
 
 @kernel
 def store(
+    first: int,
+    last: int,
     kind: int,
-    is_k: bool,
+    is_k: int,
     pages: Any,
     positions: Any,
     heads: int,
@@ -145,10 +147,11 @@ def store(
     scales: Any,
     head_size: int,
 ) -> None:
-    """Store x [T, heads * dim] at `positions`; pages [T] of each token. to: [pages, heads, head_size] flat."""
+    """Store rows first .. last-1 of x [T, heads * dim] at `positions` of `pages` [T]. to: [pages, heads, head_size]
+    flat."""
     n_squares = (dim + PAGE - 1) // PAGE
     q = np.empty(PAGE, np.int64)
-    for t in range(len(positions)):
+    for t in range(first, last):
         slot = positions[t] % PAGE
         for h in range(heads):
             head = pages[t] * heads + h

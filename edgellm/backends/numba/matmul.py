@@ -1,9 +1,12 @@
 """Matmul kernels over panels of 16 rows (pack.py), with the formulas of native/kernels/kernels.h.
 
-Each walks the blocks of a panel in ascending order, unpacks a block once and applies it to every column (token, or
-token and rank). Inside a block everything is exact integer arithmetic; `sums` [columns, 16] holds the one float chain
-of each (row, column). Column c reads row `rows[c]` of the activations and writes to y from `to[c]` on; what
-it adds to, where there is a residual, begins at `other[c]`. At most COLUMNS columns.
+Each does panels first .. last-1 of every matrix of a stack, of n_panels panels and n_rows rows each. Columns (tokens,
+or tokens and ranks) starts[g] .. starts[g + 1] - 1 are matrix g's. Column c reads row `rows[c]` of the activations and
+writes to y from `to[c]` on; what it adds to, where there is a residual, begins at `other[c]`. factors and bias, where
+there are any, have a number and n_rows numbers for each matrix.
+
+A panel's blocks are walked in ascending order; a block is unpacked once and applied to up to COLUMNS columns. Inside a
+block everything is exact integer arithmetic; `sums` [COLUMNS, 16] holds the one float chain of each (row, column).
 """
 
 from __future__ import annotations
@@ -40,34 +43,47 @@ COLUMNS = 64
 
 @kernel
 def finish(
-    sums: Any, n: int, row: int, n_rows: int, y: Any, to: Any, scale: F, bias: Any, residual: Any, other: Any
+    sums: Any,
+    g: int,
+    start: int,
+    n: int,
+    row: int,
+    n_rows: int,
+    y: Any,
+    to: Any,
+    factors: Any,
+    bias: Any,
+    residual: Any,
+    other: Any,
 ) -> None:
     """`v * scale`, `+ bias`, `residual + v`, each where there is one, into rows row .. of y."""
+    scale = factors[g] if len(factors) else ONE
     for c in range(n):
         for r in range(min(16, n_rows - row)):
             v = sums[16 * c + r]
             if scale != ONE:
                 v = F(v * scale)
             if len(bias):
-                v = F(v + bias[row + r])
+                v = F(v + bias[g * n_rows + row + r])
             if len(residual):
-                v = F(residual[other[c] + row + r] + v)
-            y[to[c] + row + r] = v
+                v = F(residual[other[start + c] + row + r] + v)
+            y[to[start + c] + row + r] = v
 
 
 @kernel
 def mm_a16(
-    w: tuple[Any, ...],
-    base: int,
     first: int,
     last: int,
+    w: tuple[Any, ...],
+    n_panels: int,
     n_rows: int,
     k: int,
+    starts: Any,
     x: tuple[Any, ...],
     rows: Any,
     y: Any,
     to: Any,
-    scale: F,
+    factors: Any,
     bias: Any,
     residual: Any,
     other: Any,
@@ -76,40 +92,44 @@ def mm_a16(
     """32-block types. t = fma(i1, dx1, i0 * dx0); acc = fma(t, d, acc); with minima acc = fma(m, s, acc)."""
     q, d, m = w
     xq, xd, xs = x
-    n, blocks = len(rows), k // 32
+    blocks = k // 32
     size = len(q) // len(d) * 16
-    for p in range(first, last):
-        for c in range(n):
-            store(sums, 16 * c, splat(ZERO))
-        for b in range(blocks):
-            at = (base + p) * blocks + b
-            weights = load_weights(q, at * size)
-            scales = load(d, 16 * at)
-            minima = load(m, 16 * at) if len(m) else scales
-            for c in range(n):
-                i = rows[c] * k + 32 * b
-                low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
-                t = fma(high, splat_at(xd, i // 16 + 1), mul(low, splat_at(xd, i // 16)))
-                acc = fma(t, scales, load(sums, 16 * c))
-                if len(m):
-                    acc = fma(minima, splat_at(xs, i // 32), acc)
-                store(sums, 16 * c, acc)
-        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+    for g in range(len(starts) - 1):
+        for start in range(starts[g], starts[g + 1], COLUMNS):
+            n = min(COLUMNS, starts[g + 1] - start)
+            for p in range(first, last):
+                for c in range(n):
+                    store(sums, 16 * c, splat(ZERO))
+                for b in range(blocks):
+                    at = (g * n_panels + p) * blocks + b
+                    weights = load_weights(q, at * size)
+                    scales = load(d, 16 * at)
+                    minima = load(m, 16 * at) if len(m) else scales
+                    for c in range(n):
+                        i = rows[start + c] * k + 32 * b
+                        low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
+                        t = fma(high, splat_at(xd, i // 16 + 1), mul(low, splat_at(xd, i // 16)))
+                        acc = fma(t, scales, load(sums, 16 * c))
+                        if len(m):
+                            acc = fma(minima, splat_at(xs, i // 32), acc)
+                        store(sums, 16 * c, acc)
+                finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)
 
 
 @kernel
 def mm_nvfp4(
-    w: tuple[Any, ...],
-    base: int,
     first: int,
     last: int,
+    w: tuple[Any, ...],
+    n_panels: int,
     n_rows: int,
     k: int,
+    starts: Any,
     x: tuple[Any, ...],
     rows: Any,
     y: Any,
     to: Any,
-    scale: F,
+    factors: Any,
     bias: Any,
     residual: Any,
     other: Any,
@@ -118,36 +138,40 @@ def mm_nvfp4(
     """A scale per 16 weights: acc = fma(i, e * dx, acc) for each 16."""
     q, d, _ = w
     xq, xd, _ = x
-    n, blocks = len(rows), k // 32
+    blocks = k // 32
     size = len(q) // len(d) * 32
-    for p in range(first, last):
-        for c in range(n):
-            store(sums, 16 * c, splat(ZERO))
-        for b in range(blocks):
-            at = (base + p) * blocks + b
-            weights = load_weights(q, at * size)
-            e0, e1 = load(d, 32 * at), load(d, 32 * at + 16)
-            for c in range(n):
-                i = rows[c] * k + 32 * b
-                low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
-                acc = fma(low, mul(e0, splat_at(xd, i // 16)), load(sums, 16 * c))
-                store(sums, 16 * c, fma(high, mul(e1, splat_at(xd, i // 16 + 1)), acc))
-        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+    for g in range(len(starts) - 1):
+        for start in range(starts[g], starts[g + 1], COLUMNS):
+            n = min(COLUMNS, starts[g + 1] - start)
+            for p in range(first, last):
+                for c in range(n):
+                    store(sums, 16 * c, splat(ZERO))
+                for b in range(blocks):
+                    at = (g * n_panels + p) * blocks + b
+                    weights = load_weights(q, at * size)
+                    e0, e1 = load(d, 32 * at), load(d, 32 * at + 16)
+                    for c in range(n):
+                        i = rows[start + c] * k + 32 * b
+                        low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
+                        acc = fma(low, mul(e0, splat_at(xd, i // 16)), load(sums, 16 * c))
+                        store(sums, 16 * c, fma(high, mul(e1, splat_at(xd, i // 16 + 1)), acc))
+                finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)
 
 
 @kernel
 def mm_a256(
-    w: tuple[Any, ...],
-    base: int,
     first: int,
     last: int,
+    w: tuple[Any, ...],
+    n_panels: int,
     n_rows: int,
     k: int,
+    starts: Any,
     x: tuple[Any, ...],
     rows: Any,
     y: Any,
     to: Any,
-    scale: F,
+    factors: Any,
     bias: Any,
     residual: Any,
     other: Any,
@@ -157,51 +181,55 @@ def mm_a256(
     acc = fma(S, d * dx, acc); with minima acc = fma(M, -(dmin * dx), acc)."""
     q, d, m, scales, minima = w
     xq, xd, x16 = x
-    n, blocks = len(rows), k // 256
+    blocks = k // 256
     size = len(q) // len(d) * 2  # of 32 weights of each row
-    totals = np.empty(32 * n, np.int32)
-    for p in range(first, last):
-        for c in range(n):
-            store(sums, 16 * c, splat(ZERO))
-        for b in range(blocks):
-            at = (base + p) * blocks + b
-            for c in range(2 * n):
-                store(totals, 16 * c, no_ints())
-            for j in range(8):
-                weights = load_weights(q, (8 * at + j) * size)
-                s0 = load_ints(scales, (16 * at + 2 * j) * 16)
-                s1 = load_ints(scales, (16 * at + 2 * j + 1) * 16)
+    totals = np.empty(32 * COLUMNS, np.int32)
+    for g in range(len(starts) - 1):
+        for start in range(starts[g], starts[g + 1], COLUMNS):
+            n = min(COLUMNS, starts[g + 1] - start)
+            for p in range(first, last):
                 for c in range(n):
-                    i = rows[c] * k + 256 * b + 32 * j
-                    products = add(mul(s0, dot_low(weights, xq, i)), mul(s1, dot_high(weights, xq, i + 16)))
-                    store(totals, 32 * c, add(load_ints(totals, 32 * c), products))
-                    if len(minima):
-                        products = madd(load_pairs(minima, (8 * at + j) * 32), splat_pair(x16, i // 16))
-                        store(totals, 32 * c + 16, add(load_ints(totals, 32 * c + 16), products))
-            for c in range(n):
-                dx = splat_at(xd, rows[c] * blocks + b)
-                total = to_floats(load_ints(totals, 32 * c))
-                acc = fma(total, mul(load(d, 16 * at), dx), load(sums, 16 * c))
-                if len(minima):
-                    total = to_floats(load_ints(totals, 32 * c + 16))
-                    acc = fma(total, neg(mul(load(m, 16 * at), dx)), acc)
-                store(sums, 16 * c, acc)
-        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+                    store(sums, 16 * c, splat(ZERO))
+                for b in range(blocks):
+                    at = (g * n_panels + p) * blocks + b
+                    for c in range(2 * n):
+                        store(totals, 16 * c, no_ints())
+                    for j in range(8):
+                        weights = load_weights(q, (8 * at + j) * size)
+                        s0 = load_ints(scales, (16 * at + 2 * j) * 16)
+                        s1 = load_ints(scales, (16 * at + 2 * j + 1) * 16)
+                        for c in range(n):
+                            i = rows[start + c] * k + 256 * b + 32 * j
+                            products = add(mul(s0, dot_low(weights, xq, i)), mul(s1, dot_high(weights, xq, i + 16)))
+                            store(totals, 32 * c, add(load_ints(totals, 32 * c), products))
+                            if len(minima):
+                                products = madd(load_pairs(minima, (8 * at + j) * 32), splat_pair(x16, i // 16))
+                                store(totals, 32 * c + 16, add(load_ints(totals, 32 * c + 16), products))
+                    for c in range(n):
+                        dx = splat_at(xd, rows[start + c] * blocks + b)
+                        total = to_floats(load_ints(totals, 32 * c))
+                        acc = fma(total, mul(load(d, 16 * at), dx), load(sums, 16 * c))
+                        if len(minima):
+                            total = to_floats(load_ints(totals, 32 * c + 16))
+                            acc = fma(total, neg(mul(load(m, 16 * at), dx)), acc)
+                        store(sums, 16 * c, acc)
+                finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)
 
 
 @kernel
 def mm_floats(
-    w: tuple[Any, ...],
-    base: int,
     first: int,
     last: int,
+    w: tuple[Any, ...],
+    n_panels: int,
     n_rows: int,
     k: int,
+    starts: Any,
     x: Any,
     rows: Any,
     y: Any,
     to: Any,
-    scale: F,
+    factors: Any,
     bias: Any,
     residual: Any,
     other: Any,
@@ -209,30 +237,32 @@ def mm_floats(
 ) -> None:
     """Float weights: a chain over k. x holds float rows; `rows` are their first elements."""
     q = w[0]
-    n = len(rows)
-    for p in range(first, last):
-        start = (base + p) * k * 16
-        c = 0
-        while c < n:
-            if c + 4 <= n:
-                a0, a1, a2, a3 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-                r0, r1, r2, r3 = rows[c], rows[c + 1], rows[c + 2], rows[c + 3]
-                for i in range(k):
-                    v = load(q, start + 16 * i)
-                    a0 = fma(v, splat_at(x, r0 + i), a0)
-                    a1 = fma(v, splat_at(x, r1 + i), a1)
-                    a2 = fma(v, splat_at(x, r2 + i), a2)
-                    a3 = fma(v, splat_at(x, r3 + i), a3)
-                store(sums, 16 * c, a0)
-                store(sums, 16 * c + 16, a1)
-                store(sums, 16 * c + 32, a2)
-                store(sums, 16 * c + 48, a3)
-                c += 4
-            else:
-                a0 = splat(ZERO)
-                r0 = rows[c]
-                for i in range(k):
-                    a0 = fma(load(q, start + 16 * i), splat_at(x, r0 + i), a0)
-                store(sums, 16 * c, a0)
-                c += 1
-        finish(sums, n, 16 * p, n_rows, y, to, scale, bias, residual, other)
+    for g in range(len(starts) - 1):
+        for start in range(starts[g], starts[g + 1], COLUMNS):
+            n = min(COLUMNS, starts[g + 1] - start)
+            for p in range(first, last):
+                at = (g * n_panels + p) * k * 16
+                c = 0
+                while c < n:
+                    if c + 4 <= n:
+                        a0, a1, a2, a3 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+                        r0, r1, r2, r3 = rows[start + c], rows[start + c + 1], rows[start + c + 2], rows[start + c + 3]
+                        for i in range(k):
+                            v = load(q, at + 16 * i)
+                            a0 = fma(v, splat_at(x, r0 + i), a0)
+                            a1 = fma(v, splat_at(x, r1 + i), a1)
+                            a2 = fma(v, splat_at(x, r2 + i), a2)
+                            a3 = fma(v, splat_at(x, r3 + i), a3)
+                        store(sums, 16 * c, a0)
+                        store(sums, 16 * c + 16, a1)
+                        store(sums, 16 * c + 32, a2)
+                        store(sums, 16 * c + 48, a3)
+                        c += 4
+                    else:
+                        a0 = splat(ZERO)
+                        r0 = rows[start + c]
+                        for i in range(k):
+                            a0 = fma(load(q, at + 16 * i), splat_at(x, r0 + i), a0)
+                        store(sums, 16 * c, a0)
+                        c += 1
+                finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)

@@ -36,6 +36,7 @@ class Panels:
     n_rows: int
     n_cols: int
     n_panels: int
+    n_stack: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def pack(data: Bytes, qtype: QType, n_stack: int, n_rows: int, n_cols: int) -> P
             for p in range(n_panels):
                 rows = elements.reshape(n_stack, n_rows, n_cols)[s, ROWS * p : ROWS * (p + 1)]
                 out[s, p, :, : len(rows)] = rows.T
-        return Panels(matmul.mm_floats, (out.reshape(-1),), n_rows, n_cols, n_panels)
+        return Panels(matmul.mm_floats, (out.reshape(-1),), n_rows, n_cols, n_panels, n_stack)
     unpack, kernel = _UNPACK[qtype]
     row_bytes = qtype.n_bytes(n_cols)
     raw = data.reshape(n_stack * n_rows, row_bytes)
@@ -75,7 +76,7 @@ def pack(data: Bytes, qtype: QType, n_stack: int, n_rows: int, n_cols: int) -> P
             for to, array in zip(collected, _interleave(blocks, len(part)), strict=True):
                 to.append(array)
     arrays = [np.concatenate(parts) for parts in collected]
-    return Panels(kernel, tuple(arrays if kernel is matmul.mm_a256 else arrays[:3]), n_rows, n_cols, n_panels)
+    return Panels(kernel, tuple(arrays if kernel is matmul.mm_a256 else arrays[:3]), n_rows, n_cols, n_panels, n_stack)
 
 
 def _interleave(blocks: Blocks, n_rows: int) -> list[Array]:

@@ -1,4 +1,4 @@
-"""A lowered program as a list of calls of kernels: what native/core does with the records of a plan, in Python."""
+"""A lowered program as calls of kernels: what native/core does with the records of a plan."""
 
 from __future__ import annotations
 
@@ -6,208 +6,143 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgellm.backends.base import BackendConfig
-from edgellm.backends.lower import A16, CODES, FLOAT, VECTOR_BASE, Program
-from edgellm.backends.numba import attention, kv, matmul, rows
+from edgellm.backends.lower import A16, CODES, FLOAT, Program
+from edgellm.backends.numba import attention, kv, rows
+from edgellm.backends.numba.calls import Calls
+from edgellm.backends.numba.machine import (
+    CHUNKS_PER_THREAD,
+    NO_FLOATS,
+    NOWHERE,
+    ONE_CHUNK,
+    ROWS,
+    TOKENS,
+    Array,
+    Machine,
+    Place,
+)
 from edgellm.backends.numba.pack import Panels
-from edgellm.backends.numba.team import Team
-from edgellm.core.record import dataclass, field
-from edgellm.core.types import F32, I32, PAGE_TOKENS, Batch
+from edgellm.core.record import dataclass
+from edgellm.core.types import F32, Batch
 from edgellm.gguf.dequantize import dequantize
-from edgellm.gguf.qtypes import QType
-from edgellm.gguf.values import Bytes
-from edgellm.models.plan import CacheLayer, Plan
-from edgellm.models.rope import RopeCache
 
-Array = NDArray[Any]
-Op = Callable[["Step"], None]
-
-NO_FLOATS = np.empty(0, np.float32)
-NOWHERE = np.zeros(matmul.COLUMNS, np.int64)
-TOKENS, ROWS = 0, 1
-FEW_PRODUCTS = 1 << 20
-"""Fewer products are not worth a second thread: handing over takes as long as a million of them."""
 HIDING_ACTS = (4, 5, 6, 7)
 """Activations that could make an ordinary number of an inf or nan."""
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of an embedding, in the file's bytes [V, row bytes]."""
-
-    data: Bytes
-    qtype: QType
-    n_cols: int
+Step = Callable[[Batch, Array], None]
+"""Part of a step, with the values of the step (machine.Values)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A view of a buffer: row t begins at start + t * stride of the flat `array`. axis: TOKENS or ROWS."""
+class Product:
+    """A stack of matrices and what becomes of its products (matmul.py)."""
 
-    array: Array
-    start: int
-    stride: int
-    width: int
-    axis: int
-
-    @property
-    def address(self) -> tuple[Array, int, int]:
-        """What kernels take."""
-        return self.array, self.start, self.stride
+    panels: Panels
+    y: Array
+    to: Array
+    factors: F32
+    bias: F32
+    residual: F32 = NO_FLOATS
+    other: Array = NOWHERE
 
 
-@dataclass(slots=True)
-class Step:
-    """A batch in progress. n: rows of each axis. bad: rows of each axis that hold a value which is not finite."""
+class Assembler:
+    """Makes the calls of a program: `steps`, runs of calls and between them what Python does."""
 
-    batch: Batch
-    n: tuple[int, int]
-    bad: tuple[Array, Array]
-    pages: list[Array] = field(default_factory=list)
-    units: dict[tuple[int, int], tuple[Array, list[int]]] = field(default_factory=dict)
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.steps: list[Step] = []
+        self._calls = Calls()
+        self._axis = TOKENS
+        self._by_rows: list[tuple[Any, tuple[Any, ...]]] = []
 
+    def python(self, step: Step) -> None:
+        """What Python does, after all calls so far."""
+        self.finish()
+        self.steps.append(step)
 
-class Layer:
-    """K and V of one layer of a cache class."""
+    def by_rows(self, axis: int, kernel: Any, *args: Any) -> None:
+        """kernel(first row, row after the last, *args), for shares of the rows of an axis. A row of a view must depend
+        on the same row of others only: a share goes through several such kernels in a row."""
+        if axis != self._axis:
+            self._share_rows()
+        self._axis = axis
+        self._by_rows.append((kernel, args))
 
-    def __init__(self, spec: CacheLayer, n_pages: int, config: BackendConfig) -> None:
-        self.spec = spec
-        self.kinds = (kv.KINDS[config.k_type], kv.KINDS[config.v_type])
-        self.sizes = (_head_size(config.k_type, spec.k_dim), _head_size(config.v_type, spec.v_dim))
-        self.arrays: list[Array] = []
-        for kind, size, dim in ((config.k_type, self.sizes[0], spec.k_dim), (config.v_type, self.sizes[1], spec.v_dim)):
-            heads = n_pages * spec.heads
-            n_scales = heads * kv.squares(dim) * PAGE_TOKENS if _has_scales(kind) else 0
-            # A vector may read past the end.
-            self.arrays += [np.zeros(heads * size + 64, kv.DTYPES[kind]), np.zeros(n_scales, np.int16)]
+    def alone(self, kernel: Any, *args: Any) -> None:
+        """kernel(*args), once."""
+        self._phase()
+        self._calls.chunk()
+        self._calls.add(kernel, *args)
 
-    def copy(self, src: int, dst: int) -> None:
-        """Page dst becomes a copy of page src."""
-        for i, array in enumerate(self.arrays):
-            size = self.sizes[i // 2]
-            if i % 2:
-                size = kv.squares(self.spec.k_dim if i == 1 else self.spec.v_dim) * PAGE_TOKENS if len(array) else 0
-            n = self.spec.heads * size
-            array[dst * n : (dst + 1) * n] = array[src * n : (src + 1) * n]
-
-
-def _has_scales(kind: str) -> bool:
-    return kind in ("q8_0", "q4_0")
-
-
-def _head_size(kind: str, dim: int) -> int:
-    return (kv.squares(dim) * PAGE_TOKENS if _has_scales(kind) else dim) * PAGE_TOKENS
-
-
-class Machine:
-    """Everything a program's calls use, and the calls: `ops`, in order."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        program: Program,
-        config: BackendConfig,
-        panels: dict[int, Panels],
-        tables: dict[int, Table],
-        vectors: list[F32],
-        ropes: list[RopeCache],
-        team: Team,
-    ) -> None:
-        self.team, self.panels, self.tables, self.vectors, self.ropes = team, panels, tables, vectors, ropes
-        n_rows = (config.max_tokens, config.max_rows)
-        self._axes = ["TR".index(b.axis) for b in program.buffers]
-        self._widths = [b.width for b in program.buffers]
-        self.buffers: list[Array] = [
-            np.zeros(n_rows[axis] * b.width, np.int32 if b.dtype == "i32" else np.float32)
-            for axis, b in zip(self._axes, program.buffers, strict=True)
-        ]
-        self.layers = [
-            [Layer(x, n_pages, config) for x in c.layers]
-            for c, n_pages in zip(plan.caches, config.n_pages, strict=True)
-        ]
-        k_dim = max((x.k_dim for c in plan.caches for x in c.layers), default=0)
-        v_dim = max((x.v_dim for c in plan.caches for x in c.layers), default=0)
-        floats = attention.plane_floats(k_dim), attention.plane_floats(v_dim)
-        self.planes = [
-            (*(np.zeros(n, np.float32) for n in floats), *(np.zeros(n, np.int16) for n in floats))
-            for _ in range(team.n)
-        ]
-        self._sums = [np.zeros(16 * matmul.COLUMNS, np.float32) for _ in range(team.n)]
-        self.count = np.arange(max(n_rows))
-        self._slots: dict[int, tuple[Array, ...]] = {}
-        self._slot_sizes = self._sizes_of_slots(program, n_rows)
-        handlers = {CODES[name]: handler for name, handler in _HANDLERS.items()}
-        self.ops: list[Op] = [handlers[int(r["code"])](self, _Record(self, r)) for r in program.ops]
-
-    def _sizes_of_slots(self, program: Program, n_rows: tuple[int, int]) -> dict[int, int]:
-        sizes: dict[int, int] = {}
-        for r in program.ops:
-            if r["code"] == CODES["QUANTIZE"]:
-                n = n_rows[self._axes[r["v"][0][0]]] * int(r["v"][0][2])
-                sizes[int(r["i"][1])] = max(sizes.get(int(r["i"][1]), 0), n)
-        return sizes
-
-    def slot(self, fmt: int) -> tuple[Array, ...]:
-        """q, d and sums of an activation format (kernels.h), for the largest input."""
-        if fmt not in self._slots:
-            n = self._slot_sizes[fmt]
-            sums = np.zeros(n // 32, np.float32) if fmt == A16 else np.zeros(n // 16, np.int16)
-            self._slots[fmt] = (np.zeros(n, np.int16), np.zeros(n // (16 if fmt == A16 else 256), np.float32), sums)
-        return self._slots[fmt]
-
-    def place(self, view: Any) -> Place | None:
-        """A record's view; None where there is none."""
-        buf, start, width = (int(x) for x in view)
-        if buf < 0:
-            return None
-        return Place(self.buffers[buf], start, self._widths[buf], width, self._axes[buf])
-
-    # ---- matmul ----
+    def attend(self, heads: int, group: int, *args: Any) -> None:
+        """attention.attend(units, first, last, *args)."""
+        units, shares = self.machine.values.units(heads, group)
+        self._phase()
+        for first, last in shares:
+            self._calls.chunk()
+            self._calls.add(attention.attend, units, first, last, *args)
 
     def multiply(
         self,
-        panels: list[tuple[Panels, int, int]],
+        products: list[Product],
         k: int,
+        starts: Array,
         x: Any,
         xs: Array,
-        outs: list[tuple[Array, Array, float, F32]],
-        residual: tuple[Array, list[Array]] | None = None,
+        then: Callable[[int, int], tuple[Any, ...]] | None = None,
     ) -> None:
-        """Run matrices (panels, index in the stack, column of their first row in y) over columns.
-
-        xs: int64 [n], each column's row of x. outs: for each matrix y (flat), to [n], scale, bias. residual: what is
-        added, from where.
-        """
-        n, total = len(xs), sum(m.n_panels for m, _, _ in panels)
-        n_shares = 1 if total * 16 * k * n < FEW_PRODUCTS else self.team.n
-
-        def share(thread: int) -> None:
-            first, last = total * thread // n_shares, total * (thread + 1) // n_shares
+        """Matrices times columns of x, with `starts` and `xs` as in matmul.py; matrices are shared out side by side.
+        then: shares are the same panels of each matrix; the call to make with panels first .. last-1 of all."""
+        self._phase()
+        sizes = [p.panels.n_panels for p in products]
+        total = sizes[0] if then else sum(sizes)
+        for first, last in _shares(total, sum(sizes) * 16 * k, self.machine.team.n):
+            self._calls.chunk()
             at = 0
-            for i, (m, index, _) in enumerate(panels):
-                lo, hi = max(first - at, 0), min(last - at, m.n_panels)
-                at += m.n_panels
-                if lo >= hi:
-                    continue
-                y, to, scale, bias = outs[i]
-                for c in range(0, n, matmul.COLUMNS):
-                    cut = slice(c, c + matmul.COLUMNS)
-                    added, other = (NO_FLOATS, NOWHERE) if residual is None else (residual[0], residual[1][i][cut])
-                    m.kernel(
-                        m.arrays, index * m.n_panels, lo, hi, m.n_rows, k, x, xs[cut], y, to[cut], scale, bias,
-                        added, other, self._sums[thread],
+            for p, size in zip(products, sizes, strict=True):
+                lo, hi = max(first - at, 0), min(last - at, size)
+                at += 0 if then else size
+                if lo < hi:
+                    self._calls.add(
+                        p.panels.kernel, lo, hi, p.panels.arrays, size, p.panels.n_rows, k, starts, x, xs, p.y, p.to,
+                        p.factors, p.bias, p.residual, p.other, self.machine.sums,
                     )  # fmt: skip
+            if then:
+                self._calls.add(*then(first, last))
 
-        if n_shares == 1:
-            share(0)
-        elif n:
-            self.team.run(share)
+    def finish(self) -> None:
+        """End a run of calls."""
+        self._share_rows()
+        if self._calls.n:
+            self.steps.append(self._running(self._calls))
+            self._calls = Calls()
 
-    def columns(self, place: Place, n: int) -> Array:
-        """Where the rows of a view begin."""
-        return place.start + self.count[:n] * place.stride
+    def _running(self, calls: Calls) -> Step:
+        ready, m = calls.ready(), self.machine
+        return lambda _, now: ready.run(m.team, m.rooms, now)
+
+    def _phase(self) -> None:
+        self._share_rows()
+        self._calls.phase()
+
+    def _share_rows(self) -> None:
+        if not self._by_rows:
+            return
+        values = self.machine.values
+        self._calls.phase()
+        for c in range(values.n_chunks):
+            self._calls.chunk()
+            for kernel, args in self._by_rows:
+                self._calls.add(kernel, *values.share(self._axis, c), *args)
+        self._by_rows = []
+
+
+def _shares(n_panels: int, products: int, n_threads: int) -> list[tuple[int, int]]:
+    """Panels in shares of about ONE_CHUNK products, as many for each thread."""
+    n = 1 if n_threads == 1 else n_threads * min(max(products // (n_threads * ONE_CHUNK), 1), CHUNKS_PER_THREAD)
+    n = min(n, n_panels)
+    return [(n_panels * i // n, n_panels * (i + 1) // n) for i in range(n)]
 
 
 class _Record:
@@ -229,277 +164,192 @@ class _Record:
 
     def vector(self, i: int) -> F32:
         """A float32 weight; empty where there is none."""
-        return NO_FLOATS if self.w[i] < 0 else self._machine.vectors[self.w[i] - VECTOR_BASE]
+        return self._machine.vector(self.w[i])
 
 
-# ---- ops: each takes a record and gives what a step calls ------------------------------------------------------------
+# ---- ops: each turns a record into calls -----------------------------------------------------------------------------
 
 
-def _embed(m: Machine, r: _Record) -> Op:
-    table = m.tables[r.w[0]]
+def _embed(a: Assembler, r: _Record) -> None:
+    table = a.machine.tables[r.w[0]]
     y, scale = r.view(0), r.f[0]
     out = y.array.reshape(-1, y.stride)[:, y.start : y.start + y.width]
 
-    def run(step: Step) -> None:
-        tokens = step.batch.tokens
+    def run(batch: Batch, _: Array) -> None:
+        tokens = batch.tokens
         values = dequantize(table.data[tokens].reshape(-1), table.qtype, (len(tokens), table.n_cols))
         out[: len(tokens)] = values * scale if scale != 1 else values
 
-    return run
+    a.python(run)
 
 
-def _norm(m: Machine, r: _Record) -> Op:
+def _norm(a: Assembler, r: _Record) -> None:
     x, y, w, b = r.view(0), r.view(1), r.vector(0), r.vector(1)
     kind, groups = r.i[0], r.i[1]
-    n = x.width // groups
-    return lambda step: rows.norm(kind, step.n[x.axis], groups, n, *x.address, *y.address, w, b, r.f[0])
+    a.by_rows(x.axis, rows.norm, kind, groups, x.width // groups, *x.address, *y.address, w, b, r.f[0])
 
 
-def _quantize(m: Machine, r: _Record) -> Op:
+def _quantize(a: Assembler, r: _Record) -> None:
     x, fmt, segments = r.view(0), r.i[0], r.i[2]
-    k = x.width // segments
     run = rows.quantize_a16 if fmt == A16 else rows.quantize_a256
-    slot = m.slot(fmt)
-    return lambda step: run(step.n[x.axis], segments, k, *x.address, *slot, step.bad[x.axis])
+    bad = a.machine.values.bad[x.axis]
+    a.by_rows(x.axis, run, segments, x.width // segments, *x.address, *a.machine.slot(fmt), bad)
 
 
-def _linear(m: Machine, r: _Record) -> Op:
-    x, y, residual = r.view(0), r.view(1), r.views[2]
-    slot = r.i[1]
-    matrices, scales, biases, starts = [], [], [], []
-    start = 0
+def _activations(m: Machine, x: Place, slot: int) -> tuple[Any, Array]:
+    """What a matmul reads rows of a view from, and where in it they are: from a slot, or as they are."""
+    if slot == FLOAT:
+        return x.array, m.columns(x.start, x.stride, x.axis)
+    return m.slot(slot), m.columns(0, 1, x.axis)
+
+
+def _linear(a: Assembler, r: _Record) -> None:
+    x, y, residual, m = r.view(0), r.view(1), r.views[2], a.machine
+    products, start = [], 0
     for p in range(r.i[0]):
-        matrix = m.panels[r.w[2 * p]]
-        matrices.append((matrix, 0, start))
-        starts.append(start)
-        start += matrix.n_rows
-        scales.append(r.f[p])
-        biases.append(r.vector(2 * p + 1))
-    data = x.array if slot == FLOAT else m.slot(slot)
-
-    def run(step: Step) -> None:
-        n = step.n[x.axis]
-        xs = m.columns(x, n) if slot == FLOAT else m.count[:n]
-        to = m.columns(y, n)
-        outs = [(y.array, to + s, scale, bias) for s, scale, bias in zip(starts, scales, biases, strict=True)]
-        added = None
+        panels = m.panels[r.w[2 * p]]
+        to = m.columns(y.start + start, y.stride, y.axis)
+        added: tuple[Any, ...] = ()
         if residual is not None:
-            other = m.columns(residual, n)
-            added = (residual.array, [other + s for s in starts])
-        m.multiply(matrices, x.width, data, xs, outs, added)
-
-    return run
-
-
-def _gated(m: Machine, r: _Record) -> Op:
-    x, y, act, slot = r.view(0), r.view(1), r.i[0], r.i[1]
-    gate = np.zeros(len(y.array) // y.stride * y.width, np.float32)
-    matrices = [(m.panels[r.w[2 * p]], 0, 0) for p in range(2)]
-    data = x.array if slot == FLOAT else m.slot(slot)
-
-    def run(step: Step) -> None:
-        n = step.n[x.axis]
-        xs = m.columns(x, n) if slot == FLOAT else m.count[:n]
-        outs = [
-            (gate, m.count[:n] * y.width, r.f[0], r.vector(1)),
-            (y.array, m.columns(y, n), r.f[1], r.vector(3)),
-        ]
-        m.multiply(matrices, x.width, data, xs, outs)
-        rows.glu(act, n, y.width, gate, 0, y.width, *y.address, *y.address)
-
-    return run
+            added = residual.array, m.columns(residual.start + start, residual.stride, residual.axis)
+        products.append(Product(panels, y.array, to, np.array([r.f[p]]), r.vector(2 * p + 1), *added))
+        start += panels.n_rows
+    a.multiply(products, x.width, m.values.spans[x.axis], *_activations(m, x, r.i[1]))
 
 
-def _glu(m: Machine, r: _Record) -> Op:
+def _gated(a: Assembler, r: _Record) -> None:
+    x, y, act, m = r.view(0), r.view(1), r.i[0], a.machine
+    gate = m.scratch("gate", m.n_rows[y.axis] * y.width, np.float32)
+    products = [
+        Product(m.panels[r.w[0]], gate, m.columns(0, y.width, y.axis), np.array([r.f[0]]), r.vector(1)),
+        Product(m.panels[r.w[2]], y.array, m.columns(y.start, y.stride, y.axis), np.array([r.f[1]]), r.vector(3)),
+    ]
+    n_rows = m.values.n(y.axis)
+
+    def glu(first: int, last: int) -> tuple[Any, ...]:
+        up = y.array, y.start + 16 * first, y.stride
+        n = min(16 * last, y.width) - 16 * first
+        return rows.glu, 0, n_rows, act, n, gate, 16 * first, y.width, *up, *up
+
+    a.multiply(products, x.width, m.values.spans[x.axis], *_activations(m, x, r.i[1]), glu)
+
+
+def _note(a: Assembler, x: Place) -> None:
+    a.by_rows(x.axis, rows.note_nonfinite, x.width, *x.address, a.machine.values.bad[x.axis])
+
+
+def _glu(a: Assembler, r: _Record) -> None:
     gate, up, y, act = r.view(0), r.view(1), r.view(2), r.i[0]
-
-    def run(step: Step) -> None:
-        n = step.n[y.axis]
-        if act in HIDING_ACTS:
-            rows.note_nonfinite(n, gate.width, *gate.address, step.bad[gate.axis])
-        rows.glu(act, n, y.width, *gate.address, *up.address, *y.address)
-
-    return run
+    if act in HIDING_ACTS:
+        _note(a, gate)
+    a.by_rows(y.axis, rows.glu, act, y.width, *gate.address, *up.address, *y.address)
 
 
-def _act(m: Machine, r: _Record) -> Op:
+def _act(a: Assembler, r: _Record) -> None:
     x, y, act = r.view(0), r.view(1), r.i[0]
-
-    def run(step: Step) -> None:
-        n = step.n[y.axis]
-        if act in HIDING_ACTS:
-            rows.note_nonfinite(n, x.width, *x.address, step.bad[x.axis])
-        rows.act(act, n, y.width, *x.address, *y.address)
-
-    return run
+    if act in HIDING_ACTS:
+        _note(a, x)
+    a.by_rows(y.axis, rows.act, act, y.width, *x.address, *y.address)
 
 
-def _window(place: Place, n: int) -> Array:
-    """The first n rows of a view, [n, width]."""
-    whole: Array = place.array.reshape(-1, place.stride)[:n, place.start : place.start + place.width]
-    return whole
+def _add(a: Assembler, r: _Record) -> None:
+    y = r.view(2)
+    a.by_rows(y.axis, rows.add_rows, y.width, *r.view(0).address, *r.view(1).address, *y.address)
 
 
-def _add(m: Machine, r: _Record) -> Op:
-    a, b, y = r.view(0), r.view(1), r.view(2)
-
-    def run(step: Step) -> None:
-        n = step.n[y.axis]
-        np.add(_window(a, n), _window(b, n), out=_window(y, n))
-
-    return run
+def _scale(a: Assembler, r: _Record) -> None:
+    x, y = r.view(0), r.view(1)
+    a.by_rows(y.axis, rows.scale_rows, r.f[0], y.width, *x.address, *y.address)
 
 
-def _scale(m: Machine, r: _Record) -> Op:
-    x, y, factor = r.view(0), r.view(1), r.f[0]
-
-    def run(step: Step) -> None:
-        n = step.n[y.axis]
-        np.multiply(_window(x, n), factor, out=_window(y, n))
-
-    return run
+def _softcap(a: Assembler, r: _Record) -> None:
+    x, y = r.view(0), r.view(1)
+    _note(a, x)
+    a.by_rows(y.axis, rows.softcap, r.f[0], y.width, *x.address, *y.address)
 
 
-def _softcap(m: Machine, r: _Record) -> Op:
-    x, y, cap = r.view(0), r.view(1), r.f[0]
-
-    def run(step: Step) -> None:
-        n = step.n[y.axis]
-        rows.note_nonfinite(n, x.width, *x.address, step.bad[x.axis])
-        rows.softcap(cap, n, y.width, *x.address, *y.address)
-
-    return run
+def _rope(a: Assembler, r: _Record) -> None:
+    x, (heads, n_rot, offset, mode, table), m = r.view(0), r.i[:5], a.machine
+    a.by_rows(
+        x.axis, rows.rope, mode, m.values.positions, heads, x.width // heads, n_rot, x.array, x.start + offset,
+        x.stride, m.ropes[table].cos.reshape(-1), m.ropes[table].sin.reshape(-1),
+    )  # fmt: skip
 
 
-def _rope(m: Machine, r: _Record) -> Op:
-    x, (heads, n_rot, offset, mode, table) = r.view(0), r.i[:5]
-    width = x.width // heads
-    cos, sin = m.ropes[table].cos.reshape(-1), m.ropes[table].sin.reshape(-1)
-    return lambda step: rows.rope(
-        mode, step.batch.positions, heads, width, n_rot, x.array, x.start + offset, x.stride, cos, sin
-    )
+def _kv_write(a: Assembler, r: _Record) -> None:
+    k, v, cls, m = r.view(0), r.view(1), r.i[0], a.machine
+    layer = m.layers[cls][r.i[1]]
+    where = m.values.pages[cls], m.values.positions, layer.spec.heads
+    for i, (x, dim) in enumerate(((k, layer.spec.k_dim), (v, layer.spec.v_dim))):
+        to, scales = layer.arrays[2 * i : 2 * i + 2]
+        a.by_rows(x.axis, kv.store, layer.kinds[i], i == 0, *where, dim, *x.address, to, scales, layer.sizes[i])
 
 
-def _kv_write(m: Machine, r: _Record) -> Op:
-    k, v, cls, layer = r.view(0), r.view(1), r.i[0], m.layers[r.i[0]][r.i[1]]
-    s = layer.spec
-
-    def run(step: Step) -> None:
-        where = step.pages[cls], step.batch.positions, s.heads
-        kv.store(layer.kinds[0], True, *where, s.k_dim, *k.address, *layer.arrays[:2], layer.sizes[0])
-        kv.store(layer.kinds[1], False, *where, s.v_dim, *v.address, *layer.arrays[2:], layer.sizes[1])
-
-    return run
-
-
-def _attention(m: Machine, r: _Record) -> Op:
-    q, y, sinks = r.view(0), r.view(1), r.vector(0)
+def _attention(a: Assembler, r: _Record) -> None:
+    q, y, sinks, values = r.view(0), r.view(1), r.vector(0), a.machine.values
     cls, index, heads, window, causal = r.i[:5]
-    layer = m.layers[cls][index]
-    s, arrays = layer.spec, tuple(layer.arrays)
+    layer = a.machine.layers[cls][index]
+    s = layer.spec
     group = heads // s.heads
-    dims = (s.k_dim, s.v_dim)
-
-    def run(step: Step) -> None:
-        key = (s.heads, group)
-        if key not in step.units:
-            products = heads * (s.k_dim + s.v_dim) * int(step.batch.positions.sum(dtype=np.int64))
-            step.units[key] = _units(step.batch, s.heads, group, 1 if products < FEW_PRODUCTS else m.team.n)
-        units, cuts = step.units[key]
-        table = step.batch.pages[cls]
-
-        def share(thread: int) -> None:
-            attention.attend(
-                units, cuts[thread], cuts[thread + 1], layer.kinds, arrays, layer.sizes, dims, s.heads, group, window,
-                bool(causal), r.f[0], r.f[1], sinks, table.reshape(-1), table.shape[1], step.batch.positions,
-                *q.address, *y.address, m.planes[thread],
-            )  # fmt: skip
-
-        if len(cuts) == 2:
-            share(0)
-        else:
-            m.team.run(share)
-
-    return run
+    a.attend(
+        s.heads, group, layer.kinds, tuple(layer.arrays), layer.sizes, (s.k_dim, s.v_dim), s.heads, group, window,
+        causal, r.f[0], r.f[1], sinks, values.tables[cls], values.table_width, values.positions, *q.address,
+        *y.address, a.machine.planes,
+    )  # fmt: skip
 
 
-def _units(batch: Batch, heads: int, group: int, n_shares: int) -> tuple[Array, list[int]]:
-    """Units of attention (attention.attend), flat, dealt out to the threads, and where each thread's begin."""
-    units = []
-    for s, start in enumerate(batch.seq_start[:-1].tolist()):
-        end = int(batch.seq_start[s + 1])
-        last = int(batch.positions[end - 1])
-        for row in range(0, (end - start) * group, attention.UNIT_ROWS):
-            n = min(attention.UNIT_ROWS, (end - start) * group - row)
-            units += [(s, start, last, g, row, n) for g in range(heads)]
-    dealt = [units[i::n_shares] for i in range(n_shares)]
-    cuts = np.cumsum([0, *(len(d) for d in dealt)]).tolist()
-    return np.array([u for d in dealt for u in d], np.int64).reshape(-1), cuts
-
-
-def _route(m: Machine, r: _Record) -> Op:
+def _route(a: Assembler, r: _Record) -> None:
     x, ids, y, bias = r.view(0), r.view(1), r.view(2), r.vector(0)
     k, func, divide = r.i[:3]
-    return lambda step: rows.route(
-        func, step.n[x.axis], x.width, k, bool(divide), r.f[0], bias, *x.address, *ids.address, *y.address
-    )
+    a.by_rows(x.axis, rows.route, func, x.width, k, divide, r.f[0], bias, *x.address, *ids.address, *y.address)
 
 
 def _experts(
-    m: Machine, step: Step, r: _Record, w: int, x: Place, slot: int, ids: Place, out: Place, k: int, per_rank: bool
+    a: Assembler, r: _Record, w: int, x: Place, slot: int, ids: Place, out: Place, k: int, per_rank: bool
 ) -> None:
     """Expert matrices `w` of a record over all (token, rank) pairs, expert by expert."""
-    panels, bias, scale = m.panels[r.w[w]], r.vector(w + 1), r.vector(w + 2)
-    n = step.n[x.axis]
-    chosen = _window(ids, n)[:, :k].reshape(-1)
-    order = np.argsort(chosen, kind="stable")
-    experts, firsts = np.unique(chosen[order], return_index=True)
-    width, x_width = out.width // k, x.width // k if per_rank else x.width
-    for e, pairs in zip(experts.tolist(), np.split(order, firsts[1:]), strict=True):
-        token, rank = pairs // k, pairs % k
-        if slot == FLOAT:
-            xs = x.start + token * x.stride + (rank * x_width if per_rank else 0)
-        else:
-            xs = pairs if per_rank else token
-        to = out.start + token * out.stride + rank * width
-        one = np.float32(1) if len(scale) == 0 else scale[e]
-        b = bias[e * panels.n_rows : (e + 1) * panels.n_rows] if len(bias) else bias
-        m.multiply([(panels, e, 0)], x_width, x.array if slot == FLOAT else m.slot(slot), xs, [(out.array, to, one, b)])
+    m = a.machine
+    panels, factors = m.panels[r.w[w]], r.vector(w + 2)
+    n_experts, n_pairs = panels.n_stack, m.n_rows[x.axis] * k
+    starts = m.scratch("starts", n_experts + 1, np.int64)
+    xs, to = m.scratch("xs", n_pairs, np.int64), m.scratch("to", n_pairs, np.int64)
+    k_cols = x.width // k if per_rank else x.width
+    if slot == FLOAT:
+        data: Any = x.array
+        read = x.start, x.stride, k_cols if per_rank else 0
+    else:
+        data = m.slot(slot)
+        read = (0, k, 1) if per_rank else (0, 1, 0)
+    written = out.start, out.stride, out.width // k
+    a.alone(rows.deal, m.values.n(x.axis), k, n_experts, *ids.address, starts, *read, xs, *written, to)
+    a.multiply([Product(panels, out.array, to, factors, r.vector(w + 1))], k_cols, starts, data, xs)
 
 
-def _expert_linear(m: Machine, r: _Record) -> Op:
+def _expert_linear(a: Assembler, r: _Record) -> None:
     x, ids, y, (k, per_rank, slot) = r.view(0), r.view(1), r.view(2), r.i[:3]
-    return lambda step: _experts(m, step, r, 0, x, slot, ids, y, k, bool(per_rank))
+    _experts(a, r, 0, x, slot, ids, y, k, bool(per_rank))
 
 
-def _expert_gated(m: Machine, r: _Record) -> Op:
-    x, ids, y, (k, act, slot) = r.view(0), r.view(1), r.view(2), r.i[:3]
-    gate = Place(np.zeros(len(y.array) // y.stride * y.width, np.float32), 0, y.width, y.width, y.axis)
-
-    def run(step: Step) -> None:
-        _experts(m, step, r, 0, x, slot, ids, gate, k, False)
-        _experts(m, step, r, 3, x, slot, ids, y, k, False)
-        rows.glu(act, step.n[y.axis], y.width, *gate.address, *y.address, *y.address)
-
-    return run
+def _expert_gated(a: Assembler, r: _Record) -> None:
+    x, ids, y, (k, act, slot), m = r.view(0), r.view(1), r.view(2), r.i[:3], a.machine
+    gate = Place(m.scratch("gate", m.n_rows[y.axis] * y.width, np.float32), 0, y.width, y.width, y.axis)
+    _experts(a, r, 0, x, slot, ids, gate, k, False)
+    _experts(a, r, 3, x, slot, ids, y, k, False)
+    a.by_rows(y.axis, rows.glu, act, y.width, *gate.address, *y.address, *y.address)
 
 
-def _combine(m: Machine, r: _Record) -> Op:
+def _combine(a: Assembler, r: _Record) -> None:
     x, w, y, residual, k = r.view(0), r.view(1), r.view(2), r.views[3], r.i[0]
     other = (NO_FLOATS, 0, 0) if residual is None else residual.address
-    return lambda step: rows.combine(step.n[y.axis], y.width, k, *x.address, *w.address, *other, *y.address)
+    a.by_rows(y.axis, rows.combine, y.width, k, *x.address, *w.address, *other, *y.address)
 
 
-def _select(m: Machine, r: _Record) -> Op:
+def _select(a: Assembler, r: _Record) -> None:
     x, y = r.view(0), r.view(1)
-
-    def run(step: Step) -> None:
-        _window(y, step.n[ROWS])[...] = _window(x, step.n[TOKENS])[step.batch.rows]
-
-    return run
+    a.by_rows(ROWS, rows.select, a.machine.values.rows, y.width, *x.address, *y.address)
 
 
-_HANDLERS: dict[str, Callable[[Machine, _Record], Op]] = {
+_HANDLERS: dict[str, Callable[[Assembler, _Record], None]] = {
     "EMBED": _embed,
     "NORM": _norm,
     "QUANTIZE": _quantize,
@@ -521,9 +371,11 @@ _HANDLERS: dict[str, Callable[[Machine, _Record], Op]] = {
 }
 
 
-def pages_of_tokens(batch: Batch, cls: int) -> I32:
-    """The page of a cache class that each token is written to, int32 [T]."""
-    lengths = np.diff(batch.seq_start)
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-    pages: I32 = batch.pages[cls][sequence, batch.positions // PAGE_TOKENS]
-    return pages
+def assemble(machine: Machine, program: Program) -> list[Step]:
+    """What a step of this program does, in order. Its kernels are compiled."""
+    handlers = {CODES[name]: handler for name, handler in _HANDLERS.items()}
+    assembler = Assembler(machine)
+    for r in program.ops:
+        handlers[int(r["code"])](assembler, _Record(machine, r))
+    assembler.finish()
+    return assembler.steps

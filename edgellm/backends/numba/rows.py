@@ -1,6 +1,7 @@
 """Kernels of what computes a row from the same row: norms, quantisation, rope, activations, routing, selection.
 
-Rows lie in flat arrays: row t of a view begins at `start + t * stride`. Formulas: docs/numerics.md, kernels.h.
+Rows lie in flat arrays: row t of a view begins at `start + t * stride`. A kernel does rows first .. last-1. Formulas:
+docs/numerics.md, kernels.h.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def sum16(x: Any, i: int, n: int, minus: F, squares: bool) -> F:
 
 @kernel
 def norm(
+    first: int,
+    last: int,
     kind: int,
-    rows: int,
     groups: int,
     n: int,
     x: Any,
@@ -63,7 +65,7 @@ def norm(
     eps: F,
 ) -> None:
     """Each of `groups` segments of n; w and b have n or groups * n elements, or none. kind: NORMS of lower.py."""
-    for t in range(rows):
+    for t in range(first, last):
         for g in range(groups):
             i, o = x0 + t * xs + g * n, y0 + t * ys + g * n
             wi = g * n if len(w) > n else 0
@@ -109,9 +111,11 @@ def quantize(x: Any, i: int, n: int, q: Any, o: int) -> F:
 
 
 @kernel
-def quantize_a16(rows: int, segments: int, k: int, x: Any, x0: int, xs: int, q: Any, d: Any, s: Any, bad: Any) -> None:
+def quantize_a16(
+    first: int, last: int, segments: int, k: int, x: Any, x0: int, xs: int, q: Any, d: Any, s: Any, bad: Any
+) -> None:
     """q [rows * segments, k]; d per 16; s = fma(sum1, d1, sum0 * d0) per 32. bad[t] = 1: a value is not finite."""
-    for t in range(rows):
+    for t in range(first, last):
         for g in range(segments):
             i, o = x0 + t * xs + g * k, (t * segments + g) * k
             for b in range(k // 16):
@@ -130,9 +134,11 @@ def quantize_a16(rows: int, segments: int, k: int, x: Any, x0: int, xs: int, q: 
 
 
 @kernel
-def quantize_a256(rows: int, segments: int, k: int, x: Any, x0: int, xs: int, q: Any, d: Any, s: Any, bad: Any) -> None:
+def quantize_a256(
+    first: int, last: int, segments: int, k: int, x: Any, x0: int, xs: int, q: Any, d: Any, s: Any, bad: Any
+) -> None:
     """q [rows * segments, k]; d per 256; s = sum of q per 16."""
-    for t in range(rows):
+    for t in range(first, last):
         for g in range(segments):
             i, o = x0 + t * xs + g * k, (t * segments + g) * k
             for b in range(k // 256):
@@ -149,9 +155,9 @@ def quantize_a256(rows: int, segments: int, k: int, x: Any, x0: int, xs: int, q:
 
 
 @kernel
-def note_nonfinite(rows: int, n: int, x: Any, x0: int, xs: int, bad: Any) -> None:
+def note_nonfinite(first: int, last: int, n: int, x: Any, x0: int, xs: int, bad: Any) -> None:
     """bad[t] = 1 where row t holds an inf or nan."""
-    for t in range(rows):
+    for t in range(first, last):
         found = False
         for j in range(n):
             found |= not fp.is_finite(x[x0 + t * xs + j])
@@ -161,38 +167,87 @@ def note_nonfinite(rows: int, n: int, x: Any, x0: int, xs: int, bad: Any) -> Non
 
 @kernel
 def glu(
-    kind: int, rows: int, n: int, g: Any, g0: int, gs: int, u: Any, u0: int, us: int, y: Any, y0: int, ys: int
+    first: int,
+    last: int,
+    kind: int,
+    n: int,
+    g: Any,
+    g0: int,
+    gs: int,
+    u: Any,
+    u0: int,
+    us: int,
+    y: Any,
+    y0: int,
+    ys: int,
 ) -> None:
     """y = act(g) * u."""
-    for t in range(rows):
+    for t in range(first, last):
         for j in range(n):
             y[y0 + t * ys + j] = fp.gate(kind, g[g0 + t * gs + j], u[u0 + t * us + j])
 
 
 @kernel
-def act(kind: int, rows: int, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
+def act(first: int, last: int, kind: int, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
     """y = act(x)."""
-    for t in range(rows):
+    for t in range(first, last):
         for j in range(n):
             y[y0 + t * ys + j] = fp.activate(kind, x[x0 + t * xs + j])
 
 
 @kernel
-def softcap(cap: F, rows: int, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
+def add_rows(
+    first: int, last: int, n: int, a: Any, a0: int, a_stride: int, b: Any, b0: int, bs: int, y: Any, y0: int, ys: int
+) -> None:
+    """y = a + b."""
+    for t in range(first, last):
+        for j in range(n):
+            y[y0 + t * ys + j] = F(a[a0 + t * a_stride + j] + b[b0 + t * bs + j])
+
+
+@kernel
+def scale_rows(first: int, last: int, factor: F, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
+    """y = x * factor."""
+    for t in range(first, last):
+        for j in range(n):
+            y[y0 + t * ys + j] = F(x[x0 + t * xs + j] * factor)
+
+
+@kernel
+def select(first: int, last: int, chosen: Any, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
+    """Row t of y is row chosen[t] of x."""
+    for t in range(first, last):
+        for j in range(n):
+            y[y0 + t * ys + j] = x[x0 + chosen[t] * xs + j]
+
+
+@kernel
+def softcap(first: int, last: int, cap: F, n: int, x: Any, x0: int, xs: int, y: Any, y0: int, ys: int) -> None:
     """y = cap * tanh(x / cap)."""
-    for t in range(rows):
+    for t in range(first, last):
         for j in range(n):
             y[y0 + t * ys + j] = F(cap * fp.tanh(F(x[x0 + t * xs + j] / cap)))
 
 
 @kernel
 def rope(
-    mode: int, positions: Any, heads: int, width: int, n_rot: int, x: Any, x0: int, xs: int, cos: Any, sin: Any
+    first: int,
+    last: int,
+    mode: int,
+    positions: Any,
+    heads: int,
+    width: int,
+    n_rot: int,
+    x: Any,
+    x0: int,
+    xs: int,
+    cos: Any,
+    sin: Any,
 ) -> None:
     """Rotate the first n_rot of each `width` numbers; mode 0 pairs (2i, 2i+1), 1 (i, i + n_rot / 2)."""
     half = n_rot // 2
     step, apart = (2, 1) if mode == 0 else (1, half)
-    for t in range(len(positions)):
+    for t in range(first, last):
         p = positions[t] * half
         for h in range(heads):
             o = x0 + t * xs + h * width
@@ -221,11 +276,12 @@ def softmax(x: Any, i: int, n: int) -> None:
 
 @kernel
 def route(
+    first: int,
+    last: int,
     func: int,
-    rows: int,
     n: int,
     k: int,
-    divide: bool,
+    divide: int,
     scale: F,
     bias: Any,
     x: Any,
@@ -241,7 +297,7 @@ def route(
     """The k experts of each row and what they weigh; func: ROUTERS of lower.py."""
     value, choice = np.empty(n, np.float32), np.empty(n, np.float32)
     taken = np.empty(n, np.int8)
-    for t in range(rows):
+    for t in range(first, last):
         for i in range(n):
             v = x[x0 + t * xs + i]
             value[i] = fp.activate(6, v) if func == 1 else v
@@ -275,7 +331,8 @@ def route(
 
 @kernel
 def combine(
-    rows: int,
+    first: int,
+    last: int,
     n: int,
     k: int,
     x: Any,
@@ -292,12 +349,51 @@ def combine(
     ys: int,
 ) -> None:
     """y = (other +) sum over j ascending of w[j] * x[j * n : (j + 1) * n], each by fma but the first."""
-    for t in range(rows):
+    for t in range(first, last):
         for i in range(n):
             v = F(x[x0 + t * xs + i] * w[w0 + t * ws])
             for j in range(1, k):
                 v = fma(x[x0 + t * xs + j * n + i], w[w0 + t * ws + j], v)
             y[y0 + t * ys + i] = F(other[r0 + t * rs + i] + v) if len(other) else v
+
+
+@kernel
+def deal(
+    n: int,
+    k: int,
+    n_experts: int,
+    ids: Any,
+    i0: int,
+    ids_stride: int,
+    starts: Any,
+    x0: int,
+    x_token: int,
+    x_rank: int,
+    xs: Any,
+    y0: int,
+    y_token: int,
+    y_rank: int,
+    to: Any,
+) -> None:
+    """Deal the pairs of n tokens and k ranks out to their experts, in order: those of expert e are columns
+    starts[e] .. starts[e + 1] - 1 of a matmul, which read from xs[c] and write to to[c]."""
+    for e in range(n_experts + 1):
+        starts[e] = 0
+    for t in range(n):
+        for j in range(k):
+            starts[ids[i0 + t * ids_stride + j] + 1] += 1
+    for e in range(n_experts):
+        starts[e + 1] += starts[e]
+    for t in range(n):
+        for j in range(k):
+            e = ids[i0 + t * ids_stride + j]
+            c = starts[e]
+            starts[e] = c + 1
+            xs[c] = x0 + t * x_token + j * x_rank
+            to[c] = y0 + t * y_token + j * y_rank
+    for e in range(n_experts, 0, -1):
+        starts[e] = starts[e - 1]
+    starts[0] = 0
 
 
 # ---- selection -----------------------------------------------------------------------------------------------------

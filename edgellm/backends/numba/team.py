@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-Share = Callable[[int], None]
+Share = Callable[[int], int]
 
 
 class Team:
@@ -15,6 +15,7 @@ class Team:
         self.n, self._begin = n, begin
         self._job: Share | None = None
         self._error: BaseException | None = None
+        self._results = [0] * n
         self._start = [threading.Semaphore(0) for _ in range(n - 1)]
         self._done = threading.Semaphore(0)
         self._threads = [
@@ -23,18 +24,19 @@ class Team:
         for thread in self._threads:
             thread.start()
 
-    def run(self, job: Share) -> None:
-        """job(0) .. job(n-1), side by side. Raises what one of them raised."""
+    def run(self, job: Share) -> list[int]:
+        """What job(0) .. job(n-1) give, run side by side. Raises what one of them raised."""
         self._job, self._error = job, None
         for start in self._start:
             start.release()
         try:
-            job(0)
+            self._results[0] = job(0)
         finally:
             for _ in self._start:
                 self._done.acquire()
         if self._error is not None:
             raise self._error
+        return self._results
 
     def close(self) -> None:
         """End the threads. Idempotent."""
@@ -53,7 +55,7 @@ class Team:
             if self._job is None:
                 return
             try:
-                self._job(i)
+                self._results[i] = self._job(i)
             except BaseException as e:
                 self._error = e
             self._done.release()
