@@ -13,7 +13,7 @@ import numpy as np
 
 from edgellm.backends.numba import fp
 from edgellm.backends.numba.compiled import kernel
-from edgellm.backends.numba.kv import PAGE, Q4_0, Q8_0, bf16
+from edgellm.backends.numba.kv import PAGE, Q8_0, bf16
 from edgellm.backends.numba.vectors import (
     add,
     bits,
@@ -51,21 +51,22 @@ def k_plane(kind: int, k: Any, scales: Any, head: int, size: int, dim: int, at: 
     """K of a page at positions at .. at+31 of the plane [dim, 256]; q8_0 as int16 [pairs of dims, 256, 2], with the
     scales as floats [squares, 256]."""
     n_squares = (dim + PAGE - 1) // PAGE
-    if kind == Q8_0:
+    if scales is None:
+        for e in range(dim):
+            for j in range(0, PAGE, 16):
+                store(plane, e * SEGMENT + at + j, load(k, head * size + e * PAGE + j))
+    elif kind == Q8_0:
         for b in range(n_squares):
             for j in range(0, PAGE, 16):
                 store(plane, b * SEGMENT + at + j, load(scales, (head * n_squares + b) * PAGE + j))
             for e in range(16 * b, 16 * b + 16):
                 for j in range(0, 2 * PAGE, 32):
                     store(shorts, (e * SEGMENT + at) * 2 + j, load_pairs(k, head * size + e * 2 * PAGE + j))
-        return
-    for e in range(dim):
-        for j in range(0, PAGE, 16):
-            if kind == Q4_0:
+    else:
+        for e in range(dim):
+            for j in range(0, PAGE, 16):
                 d = load(scales, (head * n_squares + e // PAGE) * PAGE + j)
                 store(plane, e * SEGMENT + at + j, mul(to_floats(load_ints(k, head * size + e * PAGE + j)), d))
-            else:
-                store(plane, e * SEGMENT + at + j, load(k, head * size + e * PAGE + j))
 
 
 @kernel
@@ -75,7 +76,11 @@ def v_plane(
     """V of a page at positions at .. at+31 of the plane [256, width]; q8_0 as int16 [pairs of tokens, width, 2] and the
     scales as floats [squares, 256]."""
     n_squares = (dim + PAGE - 1) // PAGE
-    if kind == Q8_0:
+    if scales is None:
+        for t in range(PAGE):
+            for j in range(0, dim, 16):
+                store(plane, (at + t) * width + j, load(v, head * size + t * dim + j))
+    elif kind == Q8_0:
         for b in range(n_squares):
             for j in range(0, PAGE, 16):
                 store(plane, b * SEGMENT + at + j, load(scales, (head * n_squares + b) * PAGE + j))
@@ -83,17 +88,13 @@ def v_plane(
                 for j in range(0, 2 * PAGE, 32):
                     to = ((at // 2 + t) * width + b * PAGE) * 2 + j
                     store(shorts, to, load_pairs(v, head * size + (b * 16 + t) * 2 * PAGE + j))
-        return
-    for t in range(PAGE):
-        if kind == Q4_0:
+    else:
+        for t in range(PAGE):
             for b in range(n_squares):
                 d = splat(bf16(scales[(head * n_squares + b) * PAGE + t]))
                 for j in range(0, PAGE, 16):
                     q = load_ints(v, head * size + (t * n_squares + b) * PAGE + j)
                     store(plane, (at + t) * width + b * PAGE + j, mul(to_floats(q), d))
-        else:
-            for j in range(0, dim, 16):
-                store(plane, (at + t) * width + j, load(v, head * size + t * dim + j))
 
 
 @kernel
@@ -227,7 +228,10 @@ def attend(
     first_unit: int,
     last_unit: int,
     kinds: tuple[int, int],
-    cache: tuple[Any, ...],
+    k: Any,
+    k_scales: Any,
+    v: Any,
+    v_scales: Any,
     sizes: tuple[int, int],
     dims: tuple[int, int],
     heads: int,
@@ -248,9 +252,8 @@ def attend(
     ys: int,
     planes: tuple[Any, ...],
 ) -> None:
-    """units [n, 6]: sequence, its first token, its last position, kv head, first row, rows. cache: K, its scales, V,
-    its scales. planes: room for K, V, both as int16."""
-    k, k_scales, v, v_scales = cache
+    """units [n, 6]: sequence, its first token, its last position, kv head, first row, rows. Scales are None for formats
+    of single numbers (kv.store). planes: room for K, V, both as int16."""
     k_floats, v_floats, k_shorts, v_shorts = planes
     k_dim, v_dim = dims
     k_squares = (k_dim + PAGE - 1) // PAGE
@@ -282,13 +285,17 @@ def attend(
                 if lo >= hi:
                     continue
                 i = q0 + (token0 + (row0 + r) // group) * qs + (g * group + (row0 + r) % group) * k_dim
-                if kinds[0] == Q8_0:
+                if k_scales is None:
+                    dots(q, i, k_dim, k_floats, lo, hi, w)
+                elif kinds[0] == Q8_0:
                     query(q, i, k_dim, qq, dq)
                     dots_q8(qq, dq, k_squares, k_floats, k_shorts, lo, hi, w)
                 else:
                     dots(q, i, k_dim, k_floats, lo, hi, w)
                 m, total = soften(w, lo, hi, scale, softcap)
-                if kinds[1] == Q8_0:
+                if v_scales is None:
+                    weigh(w, v_floats, width, lo, hi, o)
+                elif kinds[1] == Q8_0:
                     weigh_q8(w, v_floats, v_shorts, width, lo, hi, o, x, weights)
                 else:
                     weigh(w, v_floats, width, lo, hi, o)

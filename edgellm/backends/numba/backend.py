@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -60,21 +61,27 @@ class NumbaExecutable:
                     f'use backend="reference"'
                 )
         vectors = [vector(file, plan.weights[w]) for w in program.vectors]
+        n_threads = config.n_threads or env.THREADS.get() or _n_cores()
         panels: dict[int, Panels] = {}
         tables: dict[int, Table] = {}
-        for i, w in enumerate(program.matrices):
-            weight = plan.weights[w]
+
+        def load(i: int) -> None:
+            weight = plan.weights[program.matrices[i]]
             qtype, n_cols = file.tensors[weight.tensor].qtype, weight.shape[-1]
             data, _, n_stack = matrix_bytes(file, weight, "numba")
             tables[i] = Table(data.reshape(-1, qtype.n_bytes(n_cols)), qtype, n_cols)
-            if w in program.packed:
+            if program.matrices[i] in program.packed:
                 panels[i] = pack(data, qtype, n_stack, weight.shape[-2], n_cols)
-            progress((i + 1) / (len(program.matrices) + 1))
+
+        n = len(program.matrices)
+        with ThreadPoolExecutor(n_threads, "edgellm-numba-pack") as pool:
+            for i, _ in enumerate(pool.map(load, range(n)), start=1):
+                progress(i / (n + 1))
         self._ropes = [
             RopeCache(t, config.n_ctx, None if t.factors is None else vector(file, plan.weights[t.factors]))
             for t in plan.ropes
         ]
-        team = Team(config.n_threads or env.THREADS.get() or _n_cores(), lambda: rows.control(IEEE))
+        team = Team(n_threads, lambda: rows.control(IEEE))
         self._machine: Machine | None = Machine(plan, program, config, panels, tables, vectors, self._ropes, team)
         self.info = BackendInfo(
             name="numba",

@@ -1,7 +1,7 @@
 """Calls of kernels as tables of words, and the entries that make a call of a row of words.
 
 A row: the address of an entry, how many words the row has, then the arguments. An integer and a float32 are one word,
-an array its address and its length, a tuple what its members are.
+an array its address and its length, a tuple what its members are, None nothing.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Rooms:
 
 
 Shape = tuple[Any, ...]
-"""The arguments of an entry: of each its letter (i, f), or for arrays (a, dtype) or (r, dtype), or a tuple of these
-behind a t."""
+"""The arguments of an entry: i an integer, f a float32, n None, (a, dtype) an array, (r, dtype) one in the room,
+(t, ...) a tuple of these."""
 
 _entries: dict[tuple[Any, Shape], int] = {}
 _libraries: list[Any] = []  # whose code the entries are
@@ -100,6 +100,8 @@ class Calls:
 
     def _put(self, arg: Any) -> Any:
         """Append an argument's words; its shape."""
+        if arg is None:
+            return "n"
         if isinstance(arg, tuple):
             return ("t", *(self._put(a) for a in arg))
         if isinstance(arg, Var):
@@ -199,6 +201,8 @@ def _type(shape: Any) -> Any:
         return types.int64
     if shape == "f":
         return types.float32
+    if shape == "n":
+        return types.none
     if shape[0] == "t":
         return types.Tuple([_type(s) for s in shape[1:]])
     return types.Array(_ELEMENTS[shape[1]], 1, "C")
@@ -228,6 +232,8 @@ class _Words:
             return self._next()
         if shape == "f":
             return b.bitcast(b.trunc(self._next(), I32), ir.FloatType())
+        if shape == "n":
+            return context.get_dummy_value()
         if shape[0] == "t":
             return context.make_tuple(b, _type(shape), [self.take(s) for s in shape[1:]])
         array_type = _type(shape)

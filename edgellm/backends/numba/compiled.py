@@ -47,12 +47,24 @@ def folder() -> Path | None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A function that Numba compiles when it is first called with arguments of new types, without the GIL.
+    """A function that Numba compiles when it is first asked for with arguments of new types, without the GIL.
 
-    Arguments are numbers and flat contiguous arrays. No bounds are checked, and division by zero is IEEE's.
+    Arguments are numbers and flat contiguous arrays. No bounds are checked, and division by zero is IEEE's. Compiled
+    code and tables (calls.py) call it; Python cannot.
     """
+    return _declared(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def function(function: Callable[..., Any]) -> Any:
+    """A kernel that Python calls, too."""
+    return _declared(function, no_cfunc_wrapper=True)
+
+
+def _declared(function: Callable[..., Any], **options: bool) -> Any:
     with _keeping():
-        return numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=folder() is not None)(function)
+        return numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=folder() is not None, **options)(
+            function
+        )
 
 
 @contextlib.contextmanager

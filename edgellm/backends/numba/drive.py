@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.extending import intrinsic
 
-from edgellm.backends.numba.compiled import kernel
+from edgellm.backends.numba.compiled import function
 from edgellm.backends.numba.vectors import call, is_x86, place, types
 
 LINE = 16
@@ -99,7 +99,7 @@ def enter(_: Any, table: Any, i: Any, room: Any) -> Any:
     return types.int32(table, i, types.int64), generate
 
 
-@kernel
+@function
 def drive(table: Any, chunks: Any, state: Any, room: int, give: int) -> int:
     """Make the calls of `table` until none is left: 0, or 1 where a call failed, on this thread or another.
 

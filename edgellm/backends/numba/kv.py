@@ -148,15 +148,17 @@ def store(
     head_size: int,
 ) -> None:
     """Store rows first .. last-1 of x [T, heads * dim] at `positions` of `pages` [T]. to: [pages, heads, head_size]
-    flat."""
+    flat. scales: None for a format of single numbers, so that what the others take is not compiled.
+    """
     n_squares = (dim + PAGE - 1) // PAGE
-    q = np.empty(PAGE, np.int64)
+    if scales is not None:
+        q = np.empty(PAGE, np.int64)
     for t in range(first, last):
         slot = positions[t] % PAGE
         for h in range(heads):
             head = pages[t] * heads + h
             i, o = x0 + t * xs + h * dim, head * head_size
-            if kind < Q8_0:
+            if scales is None:
                 for e in range(dim):
                     set_number(to, o + (e * PAGE + slot if is_k else slot * dim + e), x[i + e], kind)
                 continue

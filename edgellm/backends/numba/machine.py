@@ -64,21 +64,20 @@ class Layer:
         self.spec = spec
         self.kinds = (kv.KINDS[config.k_type], kv.KINDS[config.v_type])
         self.sizes = (_head_size(config.k_type, spec.k_dim), _head_size(config.v_type, spec.v_dim))
-        self.arrays: list[Array] = []
+        self.arrays: list[Array | None] = []  # K, its scales, V, its scales
         for kind, size, dim in ((config.k_type, self.sizes[0], spec.k_dim), (config.v_type, self.sizes[1], spec.v_dim)):
             heads = n_pages * spec.heads
-            n_scales = heads * kv.squares(dim) * PAGE_TOKENS if _has_scales(kind) else 0
+            scales = np.zeros(heads * kv.squares(dim) * PAGE_TOKENS, np.int16) if _has_scales(kind) else None
             # A vector may read past the end.
-            self.arrays += [np.zeros(heads * size + 64, kv.DTYPES[kind]), np.zeros(n_scales, np.int16)]
+            self.arrays += [np.zeros(heads * size + 64, kv.DTYPES[kind]), scales]
 
     def copy(self, src: int, dst: int) -> None:
         """Page dst becomes a copy of page src."""
         for i, array in enumerate(self.arrays):
-            size = self.sizes[i // 2]
-            if i % 2:
-                size = kv.squares(self.spec.k_dim if i == 1 else self.spec.v_dim) * PAGE_TOKENS if len(array) else 0
-            n = self.spec.heads * size
-            array[dst * n : (dst + 1) * n] = array[src * n : (src + 1) * n]
+            if array is not None:
+                dim = self.spec.v_dim if i // 2 else self.spec.k_dim
+                n = self.spec.heads * (kv.squares(dim) * PAGE_TOKENS if i % 2 else self.sizes[i // 2])
+                array[dst * n : (dst + 1) * n] = array[src * n : (src + 1) * n]
 
 
 def _has_scales(kind: str) -> bool:

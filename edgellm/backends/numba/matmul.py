@@ -29,6 +29,7 @@ from edgellm.backends.numba.vectors import (
     mul,
     neg,
     no_ints,
+    prefetch,
     splat,
     splat_at,
     splat_pair,
@@ -39,6 +40,8 @@ from edgellm.backends.numba.vectors import (
 F = np.float32
 ZERO, ONE = F(0), F(1)
 COLUMNS = 64
+LINE = 64
+"""Bytes of a cache line."""
 
 
 @kernel
@@ -98,6 +101,23 @@ def mm_a16(
         for start in range(starts[g], starts[g + 1], COLUMNS):
             n = min(COLUMNS, starts[g + 1] - start)
             for p in range(first, last):
+                if n == 1:
+                    acc, row = splat(ZERO), rows[start] * k
+                    for b in range(blocks):
+                        at, i = (g * n_panels + p) * blocks + b, row + 32 * b
+                        for line in range(0, size, LINE // q.itemsize):
+                            prefetch(q, at * size + line)
+                        prefetch(d, 16 * at)
+                        prefetch(m, 16 * at)
+                        weights = load_weights(q, at * size)
+                        low, high = to_floats(dot_low(weights, xq, i)), to_floats(dot_high(weights, xq, i + 16))
+                        t = fma(high, splat_at(xd, i // 16 + 1), mul(low, splat_at(xd, i // 16)))
+                        acc = fma(t, load(d, 16 * at), acc)
+                        if len(m):
+                            acc = fma(load(m, 16 * at), splat_at(xs, i // 32), acc)
+                    store(sums, 0, acc)
+                    finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)
+                    continue
                 for c in range(n):
                     store(sums, 16 * c, splat(ZERO))
                 for b in range(blocks):
@@ -188,6 +208,31 @@ def mm_a256(
         for start in range(starts[g], starts[g + 1], COLUMNS):
             n = min(COLUMNS, starts[g + 1] - start)
             for p in range(first, last):
+                if n == 1:
+                    acc = splat(ZERO)
+                    for b in range(blocks):
+                        at = (g * n_panels + p) * blocks + b
+                        total, less = no_ints(), no_ints()
+                        for j in range(8):
+                            i = rows[start] * k + 256 * b + 32 * j
+                            for line in range(0, size, LINE // q.itemsize):
+                                prefetch(q, (8 * at + j) * size + line)
+                            prefetch(scales, (16 * at + 2 * j) * 16)
+                            weights = load_weights(q, (8 * at + j) * size)
+                            total = add(total, mul(load_ints(scales, (16 * at + 2 * j) * 16), dot_low(weights, xq, i)))
+                            s1 = load_ints(scales, (16 * at + 2 * j + 1) * 16)
+                            total = add(total, mul(s1, dot_high(weights, xq, i + 16)))
+                            if len(minima):
+                                prefetch(minima, (8 * at + j) * 32)
+                                pairs = madd(load_pairs(minima, (8 * at + j) * 32), splat_pair(x16, i // 16))
+                                less = add(less, pairs)
+                        dx = splat_at(xd, rows[start] * blocks + b)
+                        acc = fma(to_floats(total), mul(load(d, 16 * at), dx), acc)
+                        if len(minima):
+                            acc = fma(to_floats(less), neg(mul(load(m, 16 * at), dx)), acc)
+                    store(sums, 0, acc)
+                    finish(sums, g, start, n, 16 * p, n_rows, y, to, factors, bias, residual, other)
+                    continue
                 for c in range(n):
                     store(sums, 16 * c, splat(ZERO))
                 for b in range(blocks):

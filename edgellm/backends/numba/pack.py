@@ -3,7 +3,8 @@ nothing.
 
 A group is 32 columns of a panel as 16 vectors of pairs: vector j, lane 2 r + h is the weight at row r, column 2 j + h.
 How it lies in memory says the array's type: uint8 and uint16 hold four vectors in the nibbles of 64 bytes, lowest
-first, int8 two in their bytes, int16 one. Scales are float32 or int8 and have 16 neighbours, one for each row.
+first, int8 two in their bytes, int16 one. Scales are float32, float16 (as uint16) or int8 and have 16 neighbours, one
+for each row.
 
 What a type does not keep apart in integers here is multiplied out, exactly: the IQ types of 256 columns are scale times
 value as int16, with the scale of the block apart.
@@ -41,7 +42,8 @@ class Panels:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """n blocks of a type, unpacked. q [n, block] as the array's type says; d, m [n, .] float32; s, mins [n, 16]."""
+    """n blocks of a type, unpacked. q [n, block] as the array's type says; d, m [n, .] float32 or the bits of f16;
+    s, mins [n, 16]."""
 
     q: Array
     d: Array
@@ -93,7 +95,7 @@ def _interleave(blocks: Blocks, n_rows: int) -> list[Array]:
         packed = q.reshape(*shape, 16, 2).transpose(0, 2, 3, 1, 4)
     flat = np.ascontiguousarray(packed).reshape(-1)
 
-    def by_row(x: Array | None, dtype: type) -> Array:
+    def by_row(x: Array | None, dtype: Any) -> Array:
         if x is None:
             return np.empty(0, dtype)
         return np.ascontiguousarray(x.reshape(n_rows // ROWS, ROWS, -1).transpose(0, 2, 1), dtype).reshape(-1)
@@ -104,8 +106,8 @@ def _interleave(blocks: Blocks, n_rows: int) -> list[Array]:
         minima = np.ascontiguousarray(pairs, np.int8).reshape(-1)
     return [
         flat.view(q.dtype),
-        by_row(blocks.d, np.float32),
-        by_row(blocks.m, np.float32),
+        by_row(blocks.d, blocks.d.dtype),
+        by_row(blocks.m, blocks.d.dtype),
         by_row(blocks.s, np.int8),
         minima,
     ]
@@ -115,7 +117,8 @@ def _interleave(blocks: Blocks, n_rows: int) -> list[Array]:
 
 
 def _f16(raw: Bytes) -> Array:
-    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+    """The bits of f16 numbers."""
+    return np.ascontiguousarray(raw).view("<u2").astype(np.uint16, copy=False)
 
 
 def _fields(raw: Bytes, width: int) -> Array:
@@ -243,11 +246,11 @@ def _multiplied(qtype: QType, units: int, at: int = 0) -> Callable[[Bytes], Bloc
             nibbles = (np.ascontiguousarray(b[:, 48:]).view("<u2") >> np.uint16(12)) << np.array(
                 [0, 4, 8, 12], np.uint16
             )
-            d = nibbles.sum(axis=1, keepdims=True, dtype=np.uint16).view("<f2").astype(np.float32)
+            d = nibbles.sum(axis=1, keepdims=True, dtype=np.uint16)
         else:
             d = _f16(b[:, at : at + 2])
         ones = np.ones((len(b), 16), np.int8)
-        return Blocks(_in_units(b, qtype, at, units), d * np.float32(1 / units), None, ones)
+        return Blocks(_in_units(b, qtype, at, units), d.view(np.float16) * np.float32(1 / units), None, ones)
 
     return unpack
 

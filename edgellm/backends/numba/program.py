@@ -292,7 +292,7 @@ def _attention(a: Assembler, r: _Record) -> None:
     s = layer.spec
     group = heads // s.heads
     a.attend(
-        s.heads, group, layer.kinds, tuple(layer.arrays), layer.sizes, (s.k_dim, s.v_dim), s.heads, group, window,
+        s.heads, group, layer.kinds, *layer.arrays, layer.sizes, (s.k_dim, s.v_dim), s.heads, group, window,
         causal, r.f[0], r.f[1], sinks, values.tables[cls], values.table_width, values.positions, *q.address,
         *y.address, a.machine.planes,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgellm.backends.numba import fp
-from edgellm.backends.numba.compiled import kernel
+from edgellm.backends.numba.compiled import function, kernel
 from edgellm.backends.numba.vectors import add, bits, fma, fold16, from_bits, load, set_rounding, splat, store
 
 F = np.float32
@@ -22,7 +22,7 @@ LEAST_SUM = F(6.103515625e-5)
 TOP_SEGMENT = 1024
 
 
-@kernel
+@function
 def control(word: int) -> int:
     """set_rounding."""
     return set_rounding(word)
@@ -154,7 +154,7 @@ def quantize_a256(
                 s[o // 16 + b] = total
 
 
-@kernel
+@function
 def note_nonfinite(first: int, last: int, n: int, x: Any, x0: int, xs: int, bad: Any) -> None:
     """bad[t] = 1 where row t holds an inf or nan."""
     for t in range(first, last):
@@ -399,7 +399,7 @@ def deal(
 # ---- selection -----------------------------------------------------------------------------------------------------
 
 
-@kernel
+@function
 def adjust(x: Any, n_vocab: int, broken: Any, row: Any, token: Any, rep: Any, added: Any) -> None:
     """Sparse edits of logits [R, n_vocab], in order; broken rows stay as they are."""
     for i in range(len(row)):
@@ -410,7 +410,7 @@ def adjust(x: Any, n_vocab: int, broken: Any, row: Any, token: Any, rep: Any, ad
             x[at] = F(v + added[i])
 
 
-@kernel
+@function
 def top_k(x: Any, n_vocab: int, broken: Any, k: int, ids: Any, values: Any) -> None:
     """The k largest of each row, equal ones by lower id; what is missing is -1 and -inf. Flat [R, k]."""
     for r in range(len(broken)):
@@ -434,7 +434,7 @@ def top_k(x: Any, n_vocab: int, broken: Any, k: int, ids: Any, values: Any) -> N
             least = values[o + k - 1]
 
 
-@kernel
+@function
 def log_sum_exp(x: Any, n_vocab: int, broken: Any, out: Any) -> None:
     """log of the sum of exp over each row: segments of 1,024 relative to their maxima, folded in order."""
     for r in range(len(broken)):

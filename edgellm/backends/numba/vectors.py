@@ -19,6 +19,9 @@ from numba.extending import intrinsic, models, register_model
 
 types: Any = numba.types
 
+AHEAD = 2048
+"""How many bytes before they are needed weights are fetched from memory."""
+
 F32, I16, I32 = ir.FloatType(), ir.IntType(16), ir.IntType(32)
 
 
@@ -241,6 +244,18 @@ def store(_: Any, array: Any, i: Any, v: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, i, v), generate
+
+
+@intrinsic
+def prefetch(_: Any, array: Any, i: Any) -> Any:
+    """Have the cache line fetched that AHEAD bytes after array[i] lie in. It may be past the end."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        at = b.gep(place(context, b, array, args[0], args[1], i, ir.IntType(8)), [ir.Constant(ir.IntType(64), AHEAD)])
+        call(b, "llvm.prefetch.p0", ir.VoidType(), [at, *(ir.Constant(I32, x) for x in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, i), generate
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
