@@ -327,36 +327,55 @@ static void seg_values(const el_attn_segment *a, const seg_rows *g, float *copy)
 
 /* ---- decode ---------------------------------------------------------------------------------------------- */
 
-/* All three passes for rows of one tile that see the same positions, in place: what choosing costs above is a
- * sixth of the time there. */
-static void seg_together(const el_attn_segment *a, const seg_rows *g) {
-    const int32_t lo = g->lo[0], hi = g->hi[0], first = lo / PAGE, last = (hi - 1) / PAGE, lanes = g->lanes;
+/* All three passes for few rows, in place: what choosing costs above would be a third of the time. */
+static void seg_few(const el_attn_segment *a, const seg_rows *g) {
+    const int32_t lanes = g->lanes;
     const size_t k_step = (size_t)lanes * value_bytes(a->k_type), v_size = value_bytes(a->v_type);
-    tile_fn *const scores = tiles_of(a->k_type, lanes)[g->n];
-    tile_fn *const values = tiles_of(a->v_type, lanes)[g->n];
-    const float *w[VX_ROWS_16];
-    float *out[VX_ROWS_16];
-    for (int32_t j = first; j <= last; j++) {
-        const char *page = a->k_pages[j], *next = j < last ? a->k_pages[j + 1] : a->v_pages[first];
+    tile_fn *const *scores = tiles_of(a->k_type, lanes), *const *values = tiles_of(a->v_type, lanes);
+    int32_t lo = SEG, hi = 0, all_lo = 0, all_hi = SEG; /* what some row sees, and what all see */
+    for (int32_t i = 0; i < g->n; i++) {
+        lo = least(lo, g->lo[i]);
+        hi = most(hi, g->hi[i]);
+        all_lo = most(all_lo, g->lo[i]);
+        all_hi = least(all_hi, g->hi[i]);
+    }
+    const int32_t first_page = lo / PAGE, last_page = (hi - 1) / PAGE;
+    for (int32_t j = first_page; j <= last_page; j++) {
+        const char *next = j < last_page ? a->k_pages[j + 1] : a->v_pages[first_page];
         for (int32_t slot = 0; slot < PAGE; slot += lanes) {
             const size_t part = (size_t)slot / (size_t)lanes * k_step;
-            for (int32_t i = 0; i < g->n; i++) out[i] = g->s + (size_t)i * SEG + j * PAGE + slot;
-            scores(g->q, a->k_dim, &(seg_block){page + part, PAGE, next + part * (size_t)a->k_dim, k_step}, 0,
-                   out);
+            const seg_block k = {(const char *)a->k_pages[j] + part, PAGE, next + part * (size_t)a->k_dim,
+                                 k_step};
+            for (int32_t b = 0; b < g->n_blocks; b++) {
+                const int32_t first = g->cut[b], end = g->cut[b + 1];
+                float *out[VX_ROWS_16];
+                for (int32_t i = first; i < end; i++)
+                    out[i - first] = g->s + (size_t)i * SEG + j * PAGE + slot;
+                scores[end - first](g->q + first, a->k_dim, &k, 0, out);
+            }
         }
     }
     seg_weights(a, g);
-    for (int32_t j = first; j <= last; j++) {
-        const int32_t begin = most(lo, j * PAGE), n = least(hi, (j + 1) * PAGE) - begin;
-        const char *page = (const char *)a->v_pages[j] + (size_t)(begin % PAGE) * (size_t)a->v_dim * v_size;
-        const char *next = j < last ? a->v_pages[j + 1] : page;
-        for (int32_t i = 0; i < g->n; i++) w[i] = g->s + (size_t)i * SEG + begin;
+    for (int32_t j = first_page; j <= last_page; j++) {
+        const int32_t begin = j * PAGE, end_page = begin + PAGE;
+        const char *page = a->v_pages[j], *next = j < last_page ? a->v_pages[j + 1] : page;
         for (int32_t d = 0; d < a->v_dim; d += lanes) {
             const size_t part = (size_t)d * v_size;
-            for (int32_t i = 0; i < g->n; i++) out[i] = g->o[i] + d;
-            values(w, n,
-                   &(seg_block){page + part, (size_t)a->v_dim, next + part * PAGE, (size_t)lanes * v_size}, 1,
-                   out);
+            const seg_block v = {page + part, (size_t)a->v_dim, next + part * PAGE, (size_t)lanes * v_size};
+            for (int32_t b = 0; b < g->n_blocks; b++) {
+                const int32_t first = g->cut[b], end = g->cut[b + 1];
+                const float *w[VX_ROWS_16];
+                float *out[VX_ROWS_16];
+                for (int32_t i = first; i < end; i++) {
+                    w[i - first] = g->s + (size_t)i * SEG + begin;
+                    out[i - first] = g->o[i] + d;
+                }
+                if (all_lo <= begin && end_page <= all_hi) {
+                    values[end - first](w, PAGE, &v, 1, out);
+                } else {
+                    seg_continue(g, first, end, begin, end_page, values, &v, v_size, out);
+                }
+            }
         }
     }
 }
@@ -386,8 +405,8 @@ static void attn_segment(const el_attn_segment *a) {
     g.v_in_place = g.n <= IN_PLACE_ROWS && KV_PLANES[a->v_type].has_tiles;
     g.lanes = (g.n_blocks == 1 ? g.n : VX_ROWS_16) <= VX_ROWS_32 ? 32 : 16;
 
-    if (g.together && g.n_blocks == 1 && g.k_in_place && g.v_in_place && a->v_dim % g.lanes == 0) {
-        seg_together(a, &g);
+    if (g.n > 0 && g.k_in_place && g.v_in_place && a->v_dim % g.lanes == 0) {
+        seg_few(a, &g);
         return;
     }
     g.first_v = NULL;
