@@ -140,6 +140,7 @@ static const test TESTS[] = {
     {"mm.BF16", NULL, check_mm, EL_BF16, 0},
     {"mm.F32", NULL, check_mm, EL_F32, 0},
     {"attn_segment", check_attn_segment, NULL, 0, 0},
+    {"attn_any", check_attn_any, NULL, 0, 0},
     {"attn_fold", check_attn_fold, NULL, 0, 0},
     {"kv_store", check_kv_store, NULL, 0, 0},
     {"rms_norm", check_rms_norm, NULL, 0, 0},

@@ -341,7 +341,8 @@ static void seg_few(const el_attn_segment *a, const seg_rows *g) {
     }
     const int32_t first_page = lo / PAGE, last_page = (hi - 1) / PAGE;
     for (int32_t j = first_page; j <= last_page; j++) {
-        const char *next = j < last_page ? a->k_pages[j + 1] : a->v_pages[first_page];
+        if (!a->k_pages[j]) continue; /* no row sees it */
+        const char *next = j < last_page && a->k_pages[j + 1] ? a->k_pages[j + 1] : a->v_pages[first_page];
         for (int32_t slot = 0; slot < PAGE; slot += lanes) {
             const size_t part = (size_t)slot / (size_t)lanes * k_step;
             const seg_block k = {(const char *)a->k_pages[j] + part, PAGE, next + part * (size_t)a->k_dim,
@@ -358,7 +359,9 @@ static void seg_few(const el_attn_segment *a, const seg_rows *g) {
     seg_weights(a, g);
     for (int32_t j = first_page; j <= last_page; j++) {
         const int32_t begin = j * PAGE, end_page = begin + PAGE;
-        const char *page = a->v_pages[j], *next = j < last_page ? a->v_pages[j + 1] : page;
+        const char *page = a->v_pages[j];
+        if (!page) continue;
+        const char *next = j < last_page && a->v_pages[j + 1] ? a->v_pages[j + 1] : page;
         for (int32_t d = 0; d < a->v_dim; d += lanes) {
             const size_t part = (size_t)d * v_size;
             const seg_block v = {page + part, (size_t)a->v_dim, next + part * PAGE, (size_t)lanes * v_size};

@@ -54,9 +54,8 @@ static float q8_query(const float *x, int32_t n, int16_t *q) {
     const vf16 low = vf_load_some(x, n), high = n > 16 ? vf_load_some(x + 16, n - 16) : vf_zero();
     const vf16 infinity = vf_set1(INFINITY), a = vf_abs(low), b = vf_abs(high);
     const float amax = vf_largest(vf_max(a, b));
-    if (vm_bits(vf_lt(a, infinity)) != 0xffff || vm_bits(vf_lt(b, infinity)) != 0xffff ||
-        amax < el_float(EL_TINY)) {
-        const int32_t is_finite = amax < el_float(EL_TINY);
+    const int32_t is_finite = vm_bits(vf_lt(a, infinity)) == 0xffff && vm_bits(vf_lt(b, infinity)) == 0xffff;
+    if (!is_finite || amax < el_float(EL_TINY)) {
         memset(q, 0, EL_SQUARE * sizeof *q);
         return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }

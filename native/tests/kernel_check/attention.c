@@ -17,10 +17,13 @@ typedef enum ranges {
     R_ONE_PAGE,
     R_SOME_EMPTY,
     R_RANDOM,
-    N_RANGES
+    N_RANGES,
+    R_FAR_APART = N_RANGES, /* each row in one of two pages, or nothing: pages between that none sees */
+    R_SAME,                 /* all rows the same, or nothing */
+    N_ALL_RANGES
 } ranges;
-static const char *const RANGE_NAMES[N_RANGES] = {"full",     "tail",       "causal", "window",
-                                                  "one page", "some empty", "random"};
+static const char *const RANGE_NAMES[N_ALL_RANGES] = {
+    "full", "tail", "causal", "window", "one page", "some empty", "random", "far apart", "same"};
 
 typedef struct segment {
     el_attn_segment a;
@@ -28,7 +31,8 @@ typedef struct segment {
     int32_t lo[EL_ATTN_ROWS], hi[EL_ATTN_ROWS];
     const void *k_pages[EL_SEG_PAGES], *v_pages[EL_SEG_PAGES];
     uint8_t seen[EL_SEGMENT];
-    float *k, *v; /* [256 positions][256 dims] what was stored, or NULL */
+    float *k, *v;      /* [256 positions][256 dims] what was stored, or NULL */
+    int32_t is_broken; /* some of q, k, v are not finite */
 } segment;
 
 /* ---- making a case ------------------------------------------------------------------------------------------------- */
@@ -51,6 +55,14 @@ static void make_ranges(check *c, segment *s, ranges kind) {
             lo = hi = from;
             if (random_below(c, 3)) hi += random_below(c, 257 - from);
             break;
+        case R_FAR_APART:
+            lo = 32 * (random_below(c, 2) ? page : from / 32) + random_below(c, 32);
+            hi = lo + random_below(c, 33 - lo % 32);
+            break;
+        case R_SAME:
+            lo = hi = from;
+            if (random_below(c, 8)) hi = from > tail ? from : tail;
+            break;
         default: lo = random_below(c, 257), hi = lo + random_below(c, 257 - lo);
         }
         s->lo[r] = lo;
@@ -65,13 +77,22 @@ const char *kv_name(int32_t type) {
     return names[type];
 }
 
+/* Of a broken segment, one number of one vector in eight is inf or nan. */
+static void breaks(check *c, const segment *s, float *x, int32_t n) {
+    static const float numbers[] = {INFINITY, -INFINITY, NAN};
+    if (s->is_broken && random_below(c, 8) == 0) x[random_below(c, n)] = numbers[random_below(c, 3)];
+}
+
 /* q, k, v and the page lists. The patterns MAX and SPIKE make scores so far apart that weights vanish. */
 static void make_data(check *c, segment *s, pattern p) {
     el_attn_segment *a = &s->a;
     size_t dims = (size_t)a->k_dim, stride = dims + PAD;
     float *q = place(c, Q_A, stride * 4 * (size_t)a->n_q, 0), x[256];
     fill_floats(c, p == P_WILD ? P_RANDOM : p, q, stride * (size_t)a->n_q);
-    for (int32_t r = 0; r < a->n_q; r++) s->q[r] = q + stride * (size_t)r;
+    for (int32_t r = 0; r < a->n_q; r++) {
+        breaks(c, s, q + stride * (size_t)r, a->k_dim);
+        s->q[r] = q + stride * (size_t)r;
+    }
 
     size_t k_bytes = el_kv_head_bytes(a->k_type, a->k_dim), v_bytes = el_kv_head_bytes(a->v_type, a->v_dim);
     uint8_t *k = place_aligned(c, K_A, k_bytes * EL_SEG_PAGES),
@@ -91,9 +112,11 @@ static void make_data(check *c, segment *s, pattern p) {
                 for (size_t e = 0; e < dims; e++) x[e] *= 20;
             }
             if (s->k) memcpy(s->k + (32 * page + i) * 256, x, sizeof x);
+            breaks(c, s, x, a->k_dim);
             c->scalar->k_store[a->k_type](x, a->k_dim, i, kp);
             fill_floats(c, p == P_MAX ? P_RANDOM : p, x, (size_t)a->v_dim);
             if (s->v) memcpy(s->v + (32 * page + i) * 256, x, sizeof x);
+            breaks(c, s, x, a->v_dim);
             c->scalar->v_store[a->v_type](x, a->v_dim, i, vp);
         }
         s->k_pages[page] = used ? kp : NULL;
@@ -122,9 +145,9 @@ static void run_segment(check *c, const el_kernels *table, segment *s, int32_t i
 static int32_t compare_segment(check *c, segment *s, ranges kind, pattern p) {
     if (left_out(c)) return 1;
     el_attn_segment *a = &s->a;
-    set_case(c, "n_q %d, k_dim %d %s, v_dim %d %s, softcap %g, ranges %s, data %s", a->n_q, a->k_dim,
+    set_case(c, "n_q %d, k_dim %d %s, v_dim %d %s, softcap %g, ranges %s, data %s%s", a->n_q, a->k_dim,
              kv_name(a->k_type), a->v_dim, kv_name(a->v_type), (double)a->softcap, RANGE_NAMES[kind],
-             pattern_name(p));
+             pattern_name(p), s->is_broken ? ", not all finite" : "");
     make_ranges(c, s, kind);
     make_data(c, s, p);
     size_t n = (size_t)a->n_q;
@@ -183,6 +206,29 @@ void check_attn_segment(check *c) {
             s.a.scale = 0.125f;
             if (!compare_segment(c, &s, (ranges)((pair + i) % N_RANGES), patterns[(pair + i) % 7])) return;
         }
+    }
+}
+
+/* Anything that the header allows: any dims, any two formats, every number of rows, rows that see nothing or nothing in
+ * common, inf and nan. Half of them few rows of formats that are read in place, whose loops differ most. */
+void check_attn_any(check *c) {
+    static const float softcaps[] = {0.0f, 0.0f, 30.0f};
+    static const int32_t v_dims[] = {16, 32, 48, 64, 96, 128, 256};
+    segment s;
+    memset(&s, 0, sizeof s);
+    for (int32_t turn = 0; turn < 900; turn++) {
+        const int32_t is_few = turn % 2, n_types = is_few ? 2 : EL_KV_TYPES;
+        s.is_broken = turn % 5 == 4;
+        s.a = (el_attn_segment){.n_q = 1 + random_below(c, is_few ? 16 : EL_ATTN_ROWS),
+                                .k_dim = 4 * (1 + random_below(c, 40)),
+                                .v_dim = turn % 4 == 1 ? v_dims[random_below(c, 7)]
+                                                       : 4 * (1 + random_below(c, 40)),
+                                .k_type = random_below(c, n_types),
+                                .v_type = random_below(c, n_types),
+                                .scale = 0.125f,
+                                .softcap = softcaps[random_below(c, 3)]};
+        const pattern p = random_below(c, 3) ? P_RANDOM : (pattern)random_below(c, N_PATTERNS);
+        if (!compare_segment(c, &s, (ranges)random_below(c, N_ALL_RANGES), p)) return;
     }
 }
 

@@ -93,6 +93,7 @@ void check_mm_meaning(check *c, int32_t qtype);
 void check_dequant_meaning(check *c, int32_t qtype);
 void check_quantize_meaning(check *c, int32_t format);
 void check_attn_segment(check *c);
+void check_attn_any(check *c);
 void check_attn_fold(check *c);
 void check_kv_store(check *c);
 void check_kv_meaning(check *c);
