@@ -24,7 +24,7 @@ def _native_backend() -> Backend:
 def _numba() -> Backend:
     why = numba_why_not()
     if why:
-        raise ConfigError(f'backend="numba" needs Numba, which cannot be imported ({why}): {INSTALL}')
+        raise ConfigError(f'backend="numba" needs Numba, which cannot be used here: {why}')
     from edgellm.backends.numba import NumbaBackend
 
     return NumbaBackend()
@@ -65,9 +65,9 @@ def automatic() -> tuple[str, str]:
 
 
 def numba_why_not() -> str:
-    """Why Numba cannot be used; "" when it can. The first call imports it."""
+    """Why Numba cannot be used, and what to do; "" when it can. The first call imports it."""
     try:
-        importlib.import_module("numba")
+        numba = importlib.import_module("numba")
     except Exception as e:  # missing, or of another Python's or NumPy's version
-        return str(e)
-    return ""
+        return f"{e} ({INSTALL})"
+    return "NUMBA_DISABLE_JIT is set: unset it" if numba.config.DISABLE_JIT else ""

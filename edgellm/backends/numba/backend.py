@@ -82,17 +82,18 @@ class NumbaExecutable:
             for t in plan.ropes
         ]
         team = Team(n_threads, lambda: rows.control(IEEE))
-        self._machine: Machine | None = Machine(plan, program, config, panels, tables, vectors, self._ropes, team)
-        self.info = BackendInfo(
-            name="numba",
-            isa="llvm",
-            n_threads=team.n,
-            weights="tiles",
-            weight_bytes=bytes_per_step(file, plan, program),
-            scratch_bytes=sum(b.nbytes for b in self._machine.buffers),
-        )
         try:
-            self._steps = assemble(self._machine, program)
+            machine = Machine(plan, program, config, panels, tables, vectors, self._ropes, team)
+            self.info = BackendInfo(
+                name="numba",
+                isa="llvm",
+                n_threads=team.n,
+                weights="tiles",
+                weight_bytes=bytes_per_step(file, plan, program),
+                scratch_bytes=sum(b.nbytes for b in machine.buffers),
+            )
+            self._machine: Machine | None = machine
+            self._steps = assemble(machine, program)
             self._compile()
         except BaseException:
             team.close()
@@ -166,7 +167,7 @@ class NumbaExecutable:
         """Stop the threads, drop weights and caches. Idempotent."""
         if self._machine is not None:
             self._machine.team.close()
-            self._machine = None
+            self._machine, self._steps = None, []
 
     def _opened(self) -> Machine:
         if self._machine is None:

@@ -1,5 +1,5 @@
 """Compiling kernels with Numba, and where compiled code is kept: CACHE/numba/HASH, one folder for each state of this
-package's sources and of the compiler. Where no folder can be written, kernels are compiled again in every process."""
+package's sources and of the compiler. Code that cannot be kept there, or read again, is compiled in every process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import llvmlite
 import numba
+from numba.core.caching import FunctionCache
 
 from edgellm.core import env
 from edgellm.core.errors import ConfigError
@@ -60,11 +61,33 @@ def function(function: Callable[..., Any]) -> Any:
     return _declared(function, no_cfunc_wrapper=True)
 
 
+class Kept(FunctionCache):  # type: ignore[misc]  # Numba has no types
+    """Code in `folder`. A full disk or a damaged file costs compiling again, no more."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Code for these types; None where there is none that can be read. Damaged files are begun anew."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as e:
+            log.info("compiled code cannot be read and is compiled again: %r", e)
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep code for these types, where that is possible."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as e:
+            log.info("compiled code cannot be kept: %s", e)
+
+
 def _declared(function: Callable[..., Any], **options: bool) -> Any:
-    with _keeping():
-        return numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=folder() is not None, **options)(
-            function
-        )
+    declared = numba.njit(nogil=True, error_model="numpy", boundscheck=False, **options)(function)
+    if folder() is not None:
+        with _keeping():
+            declared._cache = Kept(function)
+    return declared
 
 
 @contextlib.contextmanager

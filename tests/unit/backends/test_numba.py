@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +26,8 @@ from edgellm.models import load_plan
 
 pytest.importorskip("numba", reason='Numba is not installed: pip install "edgellm[numba]"')
 
+from edgellm.backends.numba import backend, rows
 from edgellm.backends.numba import compiled as compiled_code
-from edgellm.backends.numba import rows
 from edgellm.backends.numba.team import Team
 
 __all__ = ["tiny_of"]  # a fixture
@@ -133,6 +135,25 @@ def test_a_copied_page_is_the_page(tiny_of: Tiny) -> None:
                 executable.run(batch(plan, [(line, [4])]))
 
 
+def test_a_closed_executable_holds_nothing(tiny_of: Tiny) -> None:
+    with GGUFFile(tiny_of(QType.Q8_0)) as file:
+        executable, _ = compiled(usable("numba"), load_plan(file)[0], file)
+        machine = weakref.ref(executable._machine)  # type: ignore[attr-defined]
+        executable.close()
+        gc.collect()
+        assert machine() is None
+
+
+def test_nothing_is_left_of_one_without_room(tiny_of: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(backend, "Machine", full)
+    with GGUFFile(tiny_of(QType.Q8_0)) as file, pytest.raises(MemoryError):
+        compiled(usable("numba"), load_plan(file)[0], file, n_threads=3)
+    assert not [t for t in threading.enumerate() if t.name.startswith("edgellm-numba")]
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the word is x86's")
 def test_what_others_set_in_the_processor_changes_nothing_and_stays(tiny_of: Tiny) -> None:
     path = tiny_of(QType.Q8_0)
@@ -163,6 +184,37 @@ def test_compiled_code_is_kept_where_something_can_be_written(monkeypatch: pytes
     monkeypatch.setenv("EDGELLM_CACHE", str(tmp_path))
     assert find() == kept
     assert not old.exists()
+
+
+def twice(x: int) -> int:
+    return 2 * x
+
+
+def test_code_that_cannot_be_kept_or_read_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from numba.core.caching import IndexDataCacheFile
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def files() -> list[Path]:
+        return [x for x in tmp_path.rglob("*") if x.is_file()]
+
+    monkeypatch.setattr(compiled_code, "folder", lambda: tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(IndexDataCacheFile, "_save_data", full)
+        assert compiled_code.function(twice)(4) == 8
+        assert not [x for x in files() if x.suffix == ".nbc"]
+    assert compiled_code.function(twice)(4) == 8
+    assert files()
+    for damaged in ("*.nbi", "*.nbc"):
+        for path in tmp_path.rglob(damaged):
+            path.write_bytes(path.read_bytes()[:-20])
+        again = compiled_code.function(twice)
+        assert again(4) == 8
+        assert not again.stats.cache_hits
+        kept = compiled_code.function(twice)
+        assert kept(4) == 8
+        assert kept.stats.cache_hits
 
 
 def test_what_it_refuses(tiny_of: Tiny) -> None:

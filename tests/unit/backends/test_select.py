@@ -43,6 +43,15 @@ def test_without_numba_the_reference_answers_and_says_what_to_install(
         select_backend("numba")
 
 
+def test_numba_that_may_not_compile_is_not_used(no_library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why := numba_why_not():
+        pytest.skip(f"Numba cannot be imported: {why}")
+    monkeypatch.setattr(sys.modules["numba"].config, "DISABLE_JIT", 1)
+    assert automatic()[0] == "reference"
+    with pytest.raises(ConfigError, match="NUMBA_DISABLE_JIT is set: unset it"):
+        select_backend("numba")
+
+
 def test_an_unknown_name() -> None:
     with pytest.raises(ConfigError, match="auto, native or numba or reference, found 'cuda'"):
         select_backend("cuda")
