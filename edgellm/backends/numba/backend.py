@@ -19,7 +19,7 @@ from edgellm.backends.numba.program import assemble
 from edgellm.backends.numba.team import Team
 from edgellm.backends.tensors import bytes_per_step, matrix_bytes, vector
 from edgellm.core import env
-from edgellm.core.errors import ConfigError, NativeError, UnsupportedModel
+from edgellm.core.errors import ConfigError, EngineError, NativeError, UnsupportedModel
 from edgellm.core.types import Adjust, Batch, StepOutput
 from edgellm.gguf.reader import GGUFFile
 from edgellm.models.plan import Plan
@@ -52,7 +52,7 @@ class NumbaExecutable:
     """A program with its weights and caches in arrays. Used by one thread at a time."""
 
     def __init__(self, plan: Plan, file: GGUFFile, config: BackendConfig, progress: Callable[[float], None]) -> None:
-        self._plan, self._config = plan, config
+        self._plan, self._config, self._pid = plan, config, os.getpid()
         program = lower(plan, lambda tensor: file.tensors[tensor].qtype, "numba")
         for cache in plan.caches:
             if cache.kind not in ("full", "window"):
@@ -108,7 +108,7 @@ class NumbaExecutable:
         self.run(Batch(zero, zero, start, pages, zero, 1, False, True, Adjust(zero, zero, one, one)))
 
     def run(self, batch: Batch) -> StepOutput:
-        """Compute one step. ValueError on a malformed batch."""
+        """Compute one step. ValueError on a malformed batch, EngineError in a forked child, which has no threads."""
         machine = self._opened()
         check_batch(self._plan, self._config, batch)
         last = int(batch.positions.max()) + 1
@@ -172,6 +172,10 @@ class NumbaExecutable:
     def _opened(self) -> Machine:
         if self._machine is None:
             raise NativeError("the executable is closed")
+        if os.getpid() != self._pid:
+            raise EngineError(
+                f"the threads of process {self._pid} do not exist in a forked child: open the model there"
+            )
         return self._machine
 
 

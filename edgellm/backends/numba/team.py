@@ -9,7 +9,10 @@ Share = Callable[[int], int]
 
 
 class Team:
-    """n threads, the caller's one of them. Used by one thread at a time. begin: what each of the others does first."""
+    """n threads, the caller's one of them. Used by one thread at a time. begin: what the others do before a share.
+
+    Raises RuntimeError where the system gives no more threads.
+    """
 
     def __init__(self, n: int, begin: Callable[[], object] = lambda: None) -> None:
         self.n, self._begin = n, begin
@@ -18,11 +21,15 @@ class Team:
         self._results = [0] * n
         self._start = [threading.Semaphore(0) for _ in range(n - 1)]
         self._done = threading.Semaphore(0)
-        self._threads = [
-            threading.Thread(target=self._work, args=(i,), name=f"edgellm-numba-{i}", daemon=True) for i in range(1, n)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for i in range(1, n):
+                thread = threading.Thread(target=self._work, args=(i,), name=f"edgellm-numba-{i}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, job: Share) -> list[int]:
         """What job(0) .. job(n-1) give, run side by side. Raises what one of them raised."""
@@ -49,12 +56,12 @@ class Team:
 
     def _work(self, i: int) -> None:
         start = self._start[i - 1]
-        self._begin()
         while True:
             start.acquire()
             if self._job is None:
                 return
             try:
+                self._begin()
                 self._results[i] = self._job(i)
             except BaseException as e:
                 self._error = e

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parity.driver import Timeline, batch, compiled, usable
 
 from edgellm import _native
-from edgellm.core.errors import ConfigError, NativeError
+from edgellm.core.errors import ConfigError, EngineError, NativeError
 from edgellm.core.types import Adjust, StepOutput
 from edgellm.engine.selftest import LOGITS_SHA256, check
 from edgellm.gguf.qtypes import QType
@@ -144,6 +144,17 @@ def test_a_closed_executable_holds_nothing(tiny_of: Tiny) -> None:
         assert machine() is None
 
 
+def test_a_forked_child_is_told_and_does_not_hang(tiny_of: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    with GGUFFile(tiny_of(QType.Q8_0)) as file:
+        plan = load_plan(file)[0]
+        executable, pages = compiled(usable("numba"), plan, file, n_threads=2)
+        with monkeypatch.context() as child:
+            child.setattr(backend.os, "getpid", lambda: 1)
+            with pytest.raises(EngineError, match="do not exist in a forked child"):
+                executable.run(batch(plan, [(Timeline(pages), [4])]))
+        executable.close()
+
+
 def test_nothing_is_left_of_one_without_room(tiny_of: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise MemoryError
@@ -243,4 +254,33 @@ def test_a_team_does_every_share_and_passes_on_what_is_raised() -> None:
     team.run(lambda i: None)
     team.close()
     team.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("edgellm-numba")]
+
+
+def test_a_team_that_cannot_begin_fails_and_one_without_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def begin() -> None:
+        begun.append(threading.current_thread().name)
+        if len(begun) == 2:
+            raise ValueError("begin")
+
+    team = Team(2, begin)
+    team.run(lambda i: 0)
+    with pytest.raises(ValueError, match="begin"):
+        team.run(lambda i: 0)
+    assert team.run(lambda i: i) == [0, 1]
+    team.close()
+    assert begun == ["edgellm-numba-1"] * 3
+
+    start = threading.Thread.start
+
+    def no_third(thread: threading.Thread) -> None:
+        if thread.name == "edgellm-numba-3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_third)
+    with pytest.raises(RuntimeError, match="new thread"):
+        Team(5)
     assert not [t for t in threading.enumerate() if t.name.startswith("edgellm-numba")]
