@@ -33,9 +33,8 @@ typedef struct seg_block {
 /* The rows that see a position of the segment, cut into blocks of one tile each: rows cut[b]..cut[b+1]-1. */
 typedef struct seg_rows {
     int32_t n, n_blocks;
-    int32_t together;               /* all rows see the same positions */
-    int32_t k_in_place, v_in_place; /* read K, V where they lie */
-    int32_t lanes;                  /* of a tile */
+    int32_t together; /* all rows see the same positions */
+    int32_t lanes;    /* of a tile */
     int32_t cut[EL_ATTN_ROWS + 1];
     int32_t lo[EL_ATTN_ROWS], hi[EL_ATTN_ROWS];
     const float *q[EL_ATTN_ROWS];
@@ -142,8 +141,8 @@ static int32_t seg_sees(const seg_rows *g, int32_t first, int32_t end, int32_t b
 }
 
 /* What tiles read: `lanes` wide in a page of `type` from element `offset` on, vectors `stride` elements
- * apart, or a float copy in planes of `plane` elements; and what they prefetch meanwhile: as many bytes as
- * that is in the page, in page `next` (NULL: none) from element `part` on. */
+ * apart, or a float copy; and what they prefetch meanwhile: as many bytes as that is in the page, in page
+ * `next` (NULL: none) from element `part` on. */
 static seg_block seg_ahead(seg_block b, int32_t type, int32_t lanes, const void *next, size_t part) {
     const size_t bytes = el_kv_square_bytes(type);
     b.ahead = next ? (const char *)next + part * bytes / 1024 : b.data;
@@ -161,11 +160,12 @@ static seg_block seg_copy(const float *copy, int32_t lanes) {
 /* ---- scores -------------------------------------------------------------------------------------------- */
 
 /* The keys of positions p..p+lanes-1. */
-static seg_block seg_keys(const el_attn_segment *a, const seg_rows *g, int32_t p, float *copy) {
+EL_INLINE seg_block seg_keys(const int32_t in_place, const el_attn_segment *a, const seg_rows *g, int32_t p,
+                             float *copy) {
     const int32_t page = p / PAGE, slot = p % PAGE;
     const void *next = page + 1 < EL_SEG_PAGES ? a->k_pages[page + 1] : NULL;
     seg_block k;
-    if (g->k_in_place) {
+    if (in_place) {
         k = seg_in_place(a->k_type, a->k_pages[page], (size_t)slot, PAGE);
     } else {
         k = seg_copy(copy, g->lanes);
@@ -176,11 +176,11 @@ static seg_block seg_keys(const el_attn_segment *a, const seg_rows *g, int32_t p
     return seg_ahead(k, a->k_type, g->lanes, next ? next : g->first_v, (size_t)slot * (size_t)a->k_dim);
 }
 
-static void seg_scores(const el_attn_segment *a, const seg_rows *g, float *copy) {
-    tile_fn *const *tiles = tiles_of(g->k_in_place ? a->k_type : SEG_COPY, g->lanes);
+EL_INLINE void seg_scores(const int32_t in_place, const el_attn_segment *a, const seg_rows *g, float *copy) {
+    tile_fn *const *tiles = tiles_of(in_place ? a->k_type : SEG_COPY, g->lanes);
     for (int32_t p = 0; p < SEG; p += g->lanes) {
         if (!seg_sees(g, 0, g->n, p, g->lanes)) continue;
-        const seg_block k = seg_keys(a, g, p, copy);
+        const seg_block k = seg_keys(in_place, a, g, p, copy);
         for (int32_t b = 0; b < g->n_blocks; b++) {
             const int32_t first = g->cut[b], end = g->cut[b + 1];
             if (!seg_sees(g, first, end, p, g->lanes)) continue;
@@ -242,10 +242,10 @@ static void seg_weights(const el_attn_segment *a, const seg_rows *g) {
 /* ---- values -------------------------------------------------------------------------------------------- */
 
 /* Value dims d..d+lanes-1 of positions begin..stop-1: a page in place, or up to PV_CHUNK, copied. */
-static seg_block seg_value_dims(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
-                                int32_t d, int32_t lanes, int32_t in_place, float *copy) {
+EL_INLINE seg_block seg_value_dims(const int32_t in_place, const el_attn_segment *a, const seg_rows *g,
+                                   int32_t begin, int32_t stop, int32_t d, int32_t lanes, float *copy) {
     const int32_t width = lanes > 16 ? 32 : 16, page_size = a->v_dim * PAGE, wanted = d * (stop - begin);
-    const int32_t next = stop / PAGE + wanted / page_size;
+    const int32_t skipped = in_place ? 0 : wanted / page_size, next = stop / PAGE + skipped;
     seg_block v;
     if (in_place) {
         v = seg_in_place(a->v_type, a->v_pages[begin / PAGE], (size_t)d, (size_t)a->v_dim);
@@ -260,7 +260,7 @@ static seg_block seg_value_dims(const el_attn_segment *a, const seg_rows *g, int
         }
     }
     return seg_ahead(v, a->v_type, lanes, next < EL_SEG_PAGES ? a->v_pages[next] : NULL,
-                     (size_t)(wanted % page_size));
+                     (size_t)(wanted - skipped * page_size));
 }
 
 /* Continue the chains o of rows first..end-1 over begin..stop-1, held by `v` in elements of `size`. */
@@ -294,91 +294,33 @@ static void seg_continue(const seg_rows *g, int32_t first, int32_t end, int32_t 
     }
 }
 
-/* Value dims d..d+lanes-1 (lanes at most 16, or 32) over positions begin..stop-1. */
-static void seg_some_values(const el_attn_segment *a, const seg_rows *g, int32_t begin, int32_t stop,
-                            int32_t d, int32_t lanes, float *copy) {
-    const int32_t in_place = g->v_in_place && lanes >= 16, type = in_place ? a->v_type : SEG_COPY;
-    const seg_block v = seg_value_dims(a, g, begin, stop, d, lanes, in_place, copy);
+/* Value dims d..d+lanes-1 (lanes at most 16, or 32; in place 16 or 32) over positions begin..stop-1. */
+EL_INLINE void seg_some_values(const int32_t in_place, const el_attn_segment *a, const seg_rows *g,
+                               int32_t begin, int32_t stop, int32_t d, int32_t lanes, float *copy) {
+    const int32_t type = in_place ? a->v_type : SEG_COPY, is_part = !in_place && lanes < 16;
+    const seg_block v = seg_value_dims(in_place, a, g, begin, stop, d, lanes, copy);
     for (int32_t b = 0; b < g->n_blocks; b++) {
         const int32_t first = g->cut[b], end = g->cut[b + 1];
         float part[VX_ROWS_16][16];
         float *o[VX_ROWS_16];
         for (int32_t i = first; i < end; i++) {
-            o[i - first] = lanes < 16 ? part[i - first] : g->o[i] + d;
-            if (lanes < 16) vf_store(part[i - first], vf_load_n(g->o[i] + d, lanes));
+            o[i - first] = is_part ? part[i - first] : g->o[i] + d;
+            if (is_part) vf_store(part[i - first], vf_load_n(g->o[i] + d, lanes));
         }
         seg_continue(g, first, end, begin, stop, tiles_of(type, most(lanes, 16)), &v, value_bytes(type), o);
-        for (int32_t i = first; i < end && lanes < 16; i++)
+        for (int32_t i = first; i < end && is_part; i++)
             vf_store_n(g->o[i] + d, vf_load(part[i - first]), lanes);
     }
 }
 
-static void seg_values(const el_attn_segment *a, const seg_rows *g, float *copy) {
-    const int32_t n = g->v_in_place ? PAGE : PV_CHUNK;
+EL_INLINE void seg_values(const int32_t in_place, const el_attn_segment *a, const seg_rows *g, float *copy) {
+    const int32_t n = in_place ? PAGE : PV_CHUNK;
     for (int32_t p = 0; p < SEG; p += n) {
         if (!seg_sees(g, 0, g->n, p, n)) continue;
         int32_t lanes = g->lanes;
         for (int32_t d = 0; d < a->v_dim; d += lanes) {
             if (a->v_dim - d < lanes) lanes = least(16, a->v_dim - d);
-            seg_some_values(a, g, p, p + n, d, lanes, copy);
-        }
-    }
-}
-
-/* ---- decode ---------------------------------------------------------------------------------------------- */
-
-/* All three passes for few rows, in place: what choosing costs above would be a third of the time. */
-static void seg_few(const el_attn_segment *a, const seg_rows *g) {
-    const int32_t lanes = g->lanes;
-    const size_t k_step = (size_t)lanes * value_bytes(a->k_type), v_size = value_bytes(a->v_type);
-    tile_fn *const *scores = tiles_of(a->k_type, lanes), *const *values = tiles_of(a->v_type, lanes);
-    int32_t lo = SEG, hi = 0, all_lo = 0, all_hi = SEG; /* what some row sees, and what all see */
-    for (int32_t i = 0; i < g->n; i++) {
-        lo = least(lo, g->lo[i]);
-        hi = most(hi, g->hi[i]);
-        all_lo = most(all_lo, g->lo[i]);
-        all_hi = least(all_hi, g->hi[i]);
-    }
-    const int32_t first_page = lo / PAGE, last_page = (hi - 1) / PAGE;
-    for (int32_t j = first_page; j <= last_page; j++) {
-        if (!a->k_pages[j]) continue; /* no row sees it */
-        const char *next = j < last_page && a->k_pages[j + 1] ? a->k_pages[j + 1] : a->v_pages[first_page];
-        for (int32_t slot = 0; slot < PAGE; slot += lanes) {
-            const size_t part = (size_t)slot / (size_t)lanes * k_step;
-            const seg_block k = {(const char *)a->k_pages[j] + part, PAGE, next + part * (size_t)a->k_dim,
-                                 k_step};
-            for (int32_t b = 0; b < g->n_blocks; b++) {
-                const int32_t first = g->cut[b], end = g->cut[b + 1];
-                float *out[VX_ROWS_16];
-                for (int32_t i = first; i < end; i++)
-                    out[i - first] = g->s + (size_t)i * SEG + j * PAGE + slot;
-                scores[end - first](g->q + first, a->k_dim, &k, 0, out);
-            }
-        }
-    }
-    seg_weights(a, g);
-    for (int32_t j = first_page; j <= last_page; j++) {
-        const int32_t begin = j * PAGE, end_page = begin + PAGE;
-        const char *page = a->v_pages[j];
-        if (!page) continue;
-        const char *next = j < last_page && a->v_pages[j + 1] ? a->v_pages[j + 1] : page;
-        for (int32_t d = 0; d < a->v_dim; d += lanes) {
-            const size_t part = (size_t)d * v_size;
-            const seg_block v = {page + part, (size_t)a->v_dim, next + part * PAGE, (size_t)lanes * v_size};
-            for (int32_t b = 0; b < g->n_blocks; b++) {
-                const int32_t first = g->cut[b], end = g->cut[b + 1];
-                const float *w[VX_ROWS_16];
-                float *out[VX_ROWS_16];
-                for (int32_t i = first; i < end; i++) {
-                    w[i - first] = g->s + (size_t)i * SEG + begin;
-                    out[i - first] = g->o[i] + d;
-                }
-                if (all_lo <= begin && end_page <= all_hi) {
-                    values[end - first](w, PAGE, &v, 1, out);
-                } else {
-                    seg_continue(g, first, end, begin, end_page, values, &v, v_size, out);
-                }
-            }
+            seg_some_values(in_place, a, g, p, p + n, d, lanes, copy);
         }
     }
 }
@@ -404,29 +346,29 @@ static void attn_segment(const el_attn_segment *a) {
     }
     g.n_blocks = (g.n + VX_ROWS_16 - 1) / VX_ROWS_16;
     for (int32_t b = 0; b <= g.n_blocks && g.n > 0; b++) g.cut[b] = g.n * b / g.n_blocks;
-    g.k_in_place = g.n <= IN_PLACE_ROWS && KV_PLANES[a->k_type].has_tiles;
-    g.v_in_place = g.n <= IN_PLACE_ROWS && KV_PLANES[a->v_type].has_tiles;
     g.lanes = (g.n_blocks == 1 ? g.n : VX_ROWS_16) <= VX_ROWS_32 ? 32 : 16;
 
-    if (g.n > 0 && g.k_in_place && g.v_in_place && a->v_dim % g.lanes == 0) {
-        seg_few(a, &g);
-        return;
-    }
     g.first_v = NULL;
     for (int32_t j = EL_SEG_PAGES - 1; j >= 0; j--) {
         if (seg_sees(&g, 0, g.n, j * PAGE, PAGE)) g.first_v = a->v_pages[j];
     }
 
+    /* Known to the compiler in each call: where one sequence decodes, choosing took a sixth of the time. */
+    const int32_t is_few = g.n <= IN_PLACE_ROWS;
     if (a->k_type == EL_KV_Q8_0) {
         seg_scores_q8(a, &g);
+    } else if (is_few && KV_PLANES[a->k_type].has_tiles) {
+        seg_scores(1, a, &g, NULL);
     } else {
-        seg_scores(a, &g, copy);
+        seg_scores(0, a, &g, copy);
     }
     seg_weights(a, &g);
     if (a->v_type == EL_KV_Q8_0) {
         seg_values_q8(a, &g);
+    } else if (is_few && KV_PLANES[a->v_type].has_tiles && a->v_dim % 16 == 0) {
+        seg_values(1, a, &g, NULL);
     } else {
-        seg_values(a, &g, copy);
+        seg_values(0, a, &g, copy);
     }
 }
 
