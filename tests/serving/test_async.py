@@ -287,16 +287,17 @@ def test_closing_ends_what_runs(open_async: OpenAsync) -> None:
 
 def test_what_the_engine_is_doing(open_async: OpenAsync) -> None:
     async def run() -> None:
-        gate = threading.Event()
+        held, gate = threading.Event(), threading.Event()
 
         def wait(batch: Batch) -> None:
-            """Once all have arrived and two have a place."""
-            assert llm.stats.requests < 5 or llm.stats.running < 2 or gate.wait(60)
+            """Once all have arrived and two have a place, in a step: their pages are theirs by then."""
+            if llm.stats.requests == 5 and llm.stats.running == 2:
+                held.set()
+                assert gate.wait(60)
 
         llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.002, on_step=wait), max_seqs=2)
         tasks = [asyncio.create_task(llm.generate([i] * 40, max_tokens=80, temperature=0)) for i in range(5)]
-        while llm.stats.running < 2 or llm.stats.requests < 5:
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(held.wait, 60)
         stats = llm.stats
         assert (stats.running, stats.requests) == (2, 5)
         assert 4 <= stats.pages_used <= stats.pages
