@@ -41,6 +41,10 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
     }
 }
 
+/* The rows of tile i of n_tiles: q8_cut(g, i) .. q8_cut(g, i + 1) - 1; as many in each as can be. */
+EL_INLINE int32_t q8_tiles(const seg_rows *g) { return (g->n + Q8_ROWS - 1) / Q8_ROWS; }
+EL_INLINE int32_t q8_cut(const seg_rows *g, int32_t i) { return g->n * i / q8_tiles(g); }
+
 /* ---- scores ---------------------------------------------------------------------------------------------- */
 
 typedef struct q8_queries {
@@ -124,11 +128,10 @@ static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
         const char *k = a->k_pages[page], *next = page + 1 < EL_SEG_PAGES ? a->k_pages[page + 1] : NULL;
         const char *ahead = next ? next : g->first_v;
         for (int32_t slot = 0; slot < PAGE; slot += Q8_LANES) {
-            for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
-                const int32_t rows = least(Q8_ROWS, g->n - first), p = page * PAGE + slot;
-                float *out = g->s + (size_t)first * SEG + p;
-                if (!seg_sees(g, first, first + rows, p, Q8_LANES)) continue;
-                Q8_SCORES_OF[rows](&x, first, k, slot, ahead, out);
+            for (int32_t i = 0; i < q8_tiles(g); i++) {
+                const int32_t first = q8_cut(g, i), end = q8_cut(g, i + 1), p = page * PAGE + slot;
+                if (!seg_sees(g, first, end, p, Q8_LANES)) continue;
+                Q8_SCORES_OF[end - first](&x, first, k, slot, ahead, g->s + (size_t)first * SEG + p);
             }
         }
     }
@@ -136,52 +139,86 @@ static void seg_scores_q8(const el_attn_segment *a, const seg_rows *g) {
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* The pages that some rows of a block see, and their weights for one square of dims. */
+/* The scales of a square of dims by position: 0 in pages that nobody sees, and where they are not finite. Those are the bits of
+ * `bad`: slot i of a page is bit i. */
+typedef struct q8_scales {
+    _Alignas(64) float scale[SEG];
+    uint32_t bad[EL_SEG_PAGES];
+    int32_t any_bad;
+} q8_scales;
+
+/* The weights of a tile's rows for a square of dims, and the pages that they see. */
 typedef struct q8_weights {
-    int32_t first_page, end_page;
+    _Alignas(64) int16_t w[Q8_ROWS][SEG];
     float scale[Q8_ROWS];
-    int16_t w[Q8_ROWS][SEG];
+    int32_t first_page, end_page;
 } q8_weights;
 
-/* Zeros in the pages that are not begin .. end-1. */
-static void q8_zero_rest(int16_t *w, const q8_weights *to, int32_t begin, int32_t end) {
-    memset(w + to->first_page * PAGE, 0, (size_t)(begin - to->first_page) * PAGE * sizeof *w);
-    memset(w + end * PAGE, 0, (size_t)(to->end_page - end) * PAGE * sizeof *w);
+static void q8_load_scales(const el_attn_segment *a, size_t square, q8_scales *to) {
+    const vf16 infinity = vf_set1(INFINITY);
+    to->any_bad = 0;
+    for (int32_t page = 0; page < EL_SEG_PAGES; page++) {
+        const char *v = a->v_pages[page];
+        const uint16_t *from = v ? (const uint16_t *)(v + square + 1024) : NULL;
+        to->bad[page] = 0;
+        for (int32_t i = 0; i < PAGE; i += 16) {
+            const vf16 scale = from ? vf_abs(vf_load_bf16(from + i)) : vf_zero(); /* a weight of 0 stays +0 */
+            const vm16 is_finite = vf_lt(scale, infinity);
+            vf_store(to->scale + page * PAGE + i, vf_keep(is_finite, scale));
+            to->bad[page] |= (~vm_bits(is_finite) & 0xffffu) << i;
+        }
+        to->any_bad |= to->bad[page] != 0;
+    }
 }
 
-/* Weights times scales at positions p..p+15: 0 for those that the row does not see. */
-EL_INLINE vf16 q8_weighed(const float *w, const float *scales, int32_t lo, int32_t hi, int32_t p) {
-    const vf16 product = vf_mul(vf_load(w + p), vf_load(scales + p));
-    return p < lo || p + 16 > hi ? vf_keep(vm_range(lo - p, hi - p), product) : product;
+/* Whether a scale of positions lo..hi-1 is not finite. */
+static int32_t q8_sees_bad(const q8_scales *s, int32_t lo, int32_t hi) {
+    for (int32_t p = lo; s->any_bad && p < hi; p++) {
+        if (s->bad[p / PAGE] >> p % PAGE & 1) return 1;
+    }
+    return 0;
 }
 
-/* The bits of the largest weight times scale of a row, whose positions lo..hi-1 are seen. The products are not negative:
- * they are ordered as their bits are, and a nan comes last. */
-static uint32_t q8_heaviest(const float *w, const float *scales, int32_t lo, int32_t hi) {
-    vf16 top = vf_zero(), top2 = vf_zero();
-    for (int32_t p = lo / PAGE * PAGE; p < hi; p += PAGE) {
-        top = vf_max_bits(q8_weighed(w, scales, lo, hi, p), top);
-        top2 = vf_max_bits(q8_weighed(w, scales, lo, hi, p + 16), top2);
-    }
-    return vf_largest_bits(vf_max_bits(top, top2));
+/* 0 for the positions that a row does not see; seg_exp has left the groups of 16 that it does not touch as they were. */
+static void q8_clear_unseen(float *w, int32_t lo, int32_t hi) {
+    const int32_t begin = lo / 16 * 16, end = (hi + 15) / 16 * 16;
+    if (begin > 0) memset(w, 0, (size_t)begin * sizeof *w);
+    if (end < SEG) memset(w + end, 0, (size_t)(SEG - end) * sizeof *w);
 }
 
-/* Weights times scales of a row, the largest of which is `bits`, as int16; 0 elsewhere in the pages of `to`. Returns their
- * scale. */
-static float q8_weigh(const float *w, const float *scales, int32_t lo, int32_t hi, uint32_t bits,
-                      const q8_weights *to, int16_t *out) {
-    const int32_t begin = lo / PAGE, end = (hi + PAGE - 1) / PAGE;
-    if (bits < EL_TINY || bits >= EL_INF) {
-        q8_zero_rest(out, to, to->first_page, to->first_page);
-        return bits < EL_TINY ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
+/* Weights times scales of a row as int16; returns their scale. Products are not negative, thus ordered as their bits are, and a
+ * nan is the largest. */
+static float q8_weigh(const float *w, const float *scales, int32_t sees_bad, int16_t *out) {
+    enum { N = SEG / 16 };
+    vf16 x[N], top[4];
+    EL_UNROLL
+    for (int32_t i = 0; i < N; i++) {
+        x[i] = vf_mul(vf_load(w + 16 * i), vf_load(scales + 16 * i));
+        top[i % 4] = i < 4 ? x[i] : vf_max_bits(x[i], top[i % 4]);
     }
-    const vf16 factor = vf_set1(32767.0f / el_float(bits));
-    for (int32_t p = begin * PAGE; p < end * PAGE; p += PAGE) {
-        vf_store_quads(out + p, vf_mul(q8_weighed(w, scales, lo, hi, p), factor),
-                       vf_mul(q8_weighed(w, scales, lo, hi, p + 16), factor));
+    const uint32_t largest =
+        vf_largest_bits(vf_max_bits(vf_max_bits(top[0], top[1]), vf_max_bits(top[2], top[3])));
+    if (largest < EL_TINY || largest >= EL_INF || sees_bad) {
+        memset(out, 0, SEG * sizeof *out);
+        return largest >= EL_INF || sees_bad ? el_bf16_to_f32(EL_BF16_NAN) : 0.0f;
     }
-    q8_zero_rest(out, to, begin, end);
-    return el_float(bits) / 32767.0f;
+    const vf16 factor = vf_set1(32767.0f / el_float(largest));
+    EL_UNROLL
+    for (int32_t i = 0; i < N; i += 2)
+        vf_store_quads(out + 16 * i, vf_mul(x[i], factor), vf_mul(x[i + 1], factor));
+    return el_float(largest) / 32767.0f;
+}
+
+/* The weights of rows first .. end-1 for a square of dims. */
+static void q8_weigh_rows(const seg_rows *g, int32_t first, int32_t end, const q8_scales *s, q8_weights *to) {
+    to->first_page = EL_SEG_PAGES;
+    to->end_page = 0;
+    for (int32_t r = first; r < end; r++) {
+        const int32_t sees_bad = q8_sees_bad(s, g->lo[r], g->hi[r]);
+        to->first_page = least(to->first_page, g->lo[r] / PAGE);
+        to->end_page = most(to->end_page, (g->hi[r] + PAGE - 1) / PAGE);
+        to->scale[r - first] = q8_weigh(g->s + (size_t)r * SEG, s->scale, sees_bad, to->w[r - first]);
+    }
 }
 
 /* Dims of one square, Q8_LANES from `lane` on, of `rows` rows: n of them are stored in out[r] + lane. */
@@ -195,15 +232,18 @@ EL_INLINE void q8_values_of(const int32_t rows, const el_attn_segment *a, const 
         q8_add_products(rows, w->w[0] + page * PAGE, SEG, v + square + 4 * lane,
                         (next ? next : v) + square + 4 * lane, sums);
     }
+    _Alignas(
+        64) float part[Q8_ROWS][Q8_LANES]; /* all before any is copied: a call would take their registers */
     EL_UNROLL
     for (int32_t r = 0; r < rows; r++) {
-        float o[Q8_LANES];
+        float *o = n == Q8_LANES ? out[r] + lane : part[r];
         EL_UNROLL
         for (int32_t c = 0; c < Q8_COLUMNS; c++) {
             vx_store(o + c * VX_LANES, vx_mul(vx_from_int(sums[r][c]), vx_set1(w->scale[r])));
         }
-        memcpy(out[r] + lane, o, (size_t)n * sizeof *o);
     }
+    for (int32_t r = 0; r < rows && n < Q8_LANES; r++)
+        memcpy(out[r] + lane, part[r], (size_t)n * sizeof **part);
 }
 
 typedef void q8_values_fn(const el_attn_segment *a, const q8_weights *w, size_t square, int32_t lane,
@@ -217,51 +257,22 @@ typedef void q8_values_fn(const el_attn_segment *a, const q8_weights *w, size_t 
 VX_EACH_Q8(Q8_VALUES)
 static q8_values_fn *const Q8_VALUES_OF[Q8_ROWS + 1] = {VX_EACH_Q8(Q8_VALUES_ENTRY)};
 
-/* The weights of rows first .. first+rows-1 for a square of dims, whose tokens have these scales. */
-static void q8_weigh_rows(const seg_rows *g, int32_t first, int32_t rows, const float *scales,
-                          q8_weights *w) {
-    w->first_page = EL_SEG_PAGES;
-    w->end_page = 0;
-    for (int32_t r = first; r < first + rows; r++) {
-        w->first_page = least(w->first_page, g->lo[r] / PAGE);
-        w->end_page = most(w->end_page, (g->hi[r] + PAGE - 1) / PAGE);
-    }
-    uint32_t heaviest[Q8_ROWS];
-    for (int32_t r = 0; r < rows; r++) {
-        const int32_t i = first + r;
-        heaviest[r] = q8_heaviest(g->s + (size_t)i * SEG, scales, g->lo[i], g->hi[i]);
-    }
-    for (int32_t r = 0; r < rows; r++) {
-        const int32_t i = first + r;
-        w->scale[r] = q8_weigh(g->s + (size_t)i * SEG, scales, g->lo[i], g->hi[i], heaviest[r], w, w->w[r]);
-    }
-}
-
-/* The scales of a square of dims in the pages that some row sees. */
-static void q8_load_scales(const el_attn_segment *a, size_t square, float *scales) {
-    for (int32_t page = 0; page < EL_SEG_PAGES; page++, scales += PAGE) {
-        if (!a->v_pages[page]) continue;
-        const uint16_t *from = (const uint16_t *)((const char *)a->v_pages[page] + square + 1024);
-        vf_store(scales, vf_load_bf16(from));
-        vf_store(scales + 16, vf_load_bf16(from + 16));
-    }
-}
-
 static void seg_values_q8(const el_attn_segment *a, const seg_rows *g) {
     q8_weights w;
-    float scales[SEG];
+    q8_scales scales;
+    for (int32_t r = 0; r < g->n; r++) q8_clear_unseen(g->s + (size_t)r * SEG, g->lo[r], g->hi[r]);
     for (int32_t b = 0; b < el_kv_squares(a->v_dim); b++) {
         const size_t square = (size_t)b * el_kv_square_bytes(EL_KV_Q8_0);
         const int32_t n_dims = el_kv_rest(a->v_dim, b);
-        q8_load_scales(a, square, scales);
-        for (int32_t first = 0; first < g->n; first += Q8_ROWS) {
-            const int32_t rows = least(Q8_ROWS, g->n - first);
+        q8_load_scales(a, square, &scales);
+        for (int32_t i = 0; i < q8_tiles(g); i++) {
+            const int32_t first = q8_cut(g, i), end = q8_cut(g, i + 1);
             float *out[Q8_ROWS];
-            for (int32_t r = 0; r < rows; r++) out[r] = g->o[first + r] + b * EL_SQUARE;
-            q8_weigh_rows(g, first, rows, scales, &w);
+            for (int32_t r = first; r < end; r++) out[r - first] = g->o[r] + b * EL_SQUARE;
+            q8_weigh_rows(g, first, end, &scales, &w);
             for (int32_t lane = 0; lane < n_dims; lane += Q8_LANES) {
                 const int32_t n = least(Q8_LANES, n_dims - lane);
-                Q8_VALUES_OF[rows](a, &w, square, lane, n, out);
+                Q8_VALUES_OF[end - first](a, &w, square, lane, n, out);
             }
         }
     }

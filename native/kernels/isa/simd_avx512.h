@@ -14,8 +14,8 @@
 enum { VX_LANES = 16, VX_ROWS_16 = 8, VX_ROWS_32 = 8 };
 #define VX_EACH_16(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define VX_EACH_32(X) VX_EACH_16(X)
-#define VX_ROWS_Q8    8
-#define VX_EACH_Q8(X) VX_EACH_16(X)
+#define VX_ROWS_Q8    12 /* rows x 2 sums, 4 registers of columns and a broadcast */
+#define VX_EACH_Q8(X) VX_EACH_16(X) X(9) X(10) X(11) X(12)
 
 typedef __m512 vx;
 typedef __m512 vf16;
@@ -176,7 +176,11 @@ static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi vi_even(vi x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
 static inline vi vi_odd(vi x) { return _mm512_srai_epi16(x, 8); }
 #if defined(__AVX512VNNI__) || defined(EDGELLM_EMULATE_AVX512)
-static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_dpwssd_epi32(sum, x, y); }
+static inline vi vi_dot(vi sum, vi x, vi y) {
+    sum = _mm512_dpwssd_epi32(sum, x, y);
+    EL_PIN_512(sum); /* gcc moves the sums of a loop about */
+    return sum;
+}
 #else
 static inline vi vi_dot(vi sum, vi x, vi y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y)); }
 #endif
