@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Running:
     def wait(self) -> Running:
         """Return when it is ready."""
         while self.http.get("/health").status_code == 503:
-            pass
+            time.sleep(0.001)
         return self
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def stats(s: Running) -> Any:
 def settle(s: Running) -> None:
     """Return when the engine has nothing to do and all pages are back."""
     while stats(s).requests or stats(s).running:
-        pass
+        time.sleep(0.001)
     assert stats(s).pages_used == 0
     assert s.context.models.entries[0].served.active == 0  # type: ignore[union-attr]
 
@@ -59,7 +60,7 @@ def test_g_10_503_while_loading(start: Start) -> None:
         assert (error["code"], error["message"], error["type"]) == (503, "Loading model", "unavailable_error")
         assert int(answer.headers["retry-after"]) > 0
     while (error := s.http.get("/health").json()["error"])["stage"] != "weights":
-        pass
+        time.sleep(0.001)
     assert error["progress"] == 0.5
     assert s.http.get("/v1/models").json()["data"][0]["meta"] is None  # MOD-01
     s.loading.set()
@@ -85,7 +86,7 @@ def test_g_14_a_client_that_goes_stops_a_stream(start: Start) -> None:
         held.reached.wait(60)
         before = stats(s).steps
     while s.context.models.entries[0].served.active:  # type: ignore[union-attr]
-        pass
+        time.sleep(0.001)
     held.go.set()
     settle(s)
     assert stats(s).steps <= before + 2
@@ -104,7 +105,7 @@ def test_g_14_a_client_that_goes_stops_an_answer(start: Start, path: str) -> Non
     held.reached.wait(60)
     sock.close()
     while s.context.models.entries[0].served.active:  # type: ignore[union-attr]
-        pass
+        time.sleep(0.001)
     held.go.set()
     settle(s)
     assert stats(s).tokens < 60
@@ -153,7 +154,7 @@ def test_g_21_requests_queue_and_too_many_are_told_to_come_back(start: Start) ->
         t.start()
     served = s.context.models.entries[0].served
     while served.active < 3:  # type: ignore[union-attr]
-        pass
+        time.sleep(0.001)
     refused = s.chat()
     assert error_of(refused, 503)["type"] == "unavailable_error"
     assert int(refused.headers["retry-after"]) > 0
@@ -171,7 +172,7 @@ def test_sigterm_lets_streams_finish(start: Start) -> None:
         held.reached.wait(60)
         s.server.should_exit = True
         while not s.context.draining:
-            pass
+            time.sleep(0.001)
         held.go.set()
         events = parse_events("".join(answer.iter_text()))
     assert events[-1] == "[DONE]"

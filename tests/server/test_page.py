@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,7 +124,14 @@ def test_the_starter_model_answers(start: Start, tab: Any, smollm2_path: Path) -
 
 @needs_browser
 def test_stop(start: Start, tab: Any) -> None:
-    s = start(FakeBackend(saying("ab", end=False), step_seconds=0.01))
+    stopped, seen = threading.Event(), list[int]()
+
+    def wait(batch: object) -> None:
+        """The answer does not end by itself, however long the browser takes."""
+        seen.append(1)
+        assert len(seen) < 50 or stopped.wait(120)
+
+    s = start(FakeBackend(saying("ab", end=False), multi_step=False, on_step=wait))
     tab.goto(s.url)
     ask(tab, "Hi")
     sync_api.expect(tab.locator(".turn.assistant .body")).to_contain_text("abb")
@@ -131,7 +140,8 @@ def test_stop(start: Start, tab: Any) -> None:
     assert text.startswith("ab")
     assert "stopped" in tab.locator(".figures").inner_text()
     while s.context.models.entries[0].served.active:  # type: ignore[union-attr]
-        pass
+        time.sleep(0.001)
+    stopped.set()
 
 
 @needs_browser
@@ -221,6 +231,7 @@ def test_an_error_is_shown_and_can_be_tried_again(start: Start, tab: Any) -> Non
 def test_a_phone(start: Start, browser: Any) -> None:
     s = start(FakeBackend(saying("x" * 150)))
     context = browser.new_context(viewport={"width": 360, "height": 640}, color_scheme="dark")
+    context.set_default_timeout(60_000)
     tab = context.new_page()
     tab.goto(s.url)
     ask(tab, "Hi " + "y" * 60)

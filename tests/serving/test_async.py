@@ -17,6 +17,7 @@ from edgellm import AsyncLLM, Completion, ContextOverflow, EngineError, RequestE
 from edgellm.async_llm import Mailbox
 from edgellm.backends.fake import FakeBackend
 from edgellm.core.types import Batch
+from edgellm.engine.request import Request
 
 OpenAsync = Callable[..., AsyncLLM]
 
@@ -159,6 +160,14 @@ def test_leaving_a_stream_stops_the_work_within_a_step(open_async: OpenAsync, ho
 
     async def run() -> None:
         llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.01))
+        engine, told = llm._loaded.engine, list[int]()
+        cancel = engine.cancel
+
+        def noted(request: Request) -> None:
+            cancel(request)
+            told.append(steps(llm))
+
+        engine.cancel = noted  # type: ignore[method-assign]
         if how == "cancel":
             task = asyncio.create_task(read(llm, -1))
             while steps(llm) < 3:
@@ -168,9 +177,9 @@ def test_leaving_a_stream_stops_the_work_within_a_step(open_async: OpenAsync, ho
                 await task
         else:
             await read(llm, 3)
-        await asyncio.sleep(0)  # a stream that was left without closing is closed by the loop
-        at = steps(llm)
-        assert await quiet(llm) <= at + 2
+        while not told:  # a stream that was left without closing is closed by the loop
+            await asyncio.sleep(0.001)
+        assert await quiet(llm) <= told[0] + 2
         assert llm._loaded.engine.load.pages_used == 0
 
     asyncio.run(run())
@@ -211,15 +220,22 @@ def test_one_wake_up_for_all_of_a_step(open_async: OpenAsync, monkeypatch: pytes
     monkeypatch.setattr(Mailbox, "_call", lambda self: (wakes.append(self), call(self))[1])
 
     async def run() -> None:
-        llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.005, multi_step=False), max_seqs=32)
+        def wait(batch: Batch) -> None:
+            """The first step goes on once all have arrived."""
+            assert here.wait(60)
+
+        llm = open_async(FakeBackend(lambda past: 65, multi_step=False, on_step=wait), max_seqs=32)
+        here = threading.Event()
 
         async def read() -> int:
             return sum([len(c.token_ids) async for c in llm.generate([1], stream=True, max_tokens=40, temperature=0)])
 
         before = threading.active_count()
         tasks = [asyncio.create_task(read()) for _ in range(32)]
-        while llm.stats.running < 32:
+        engine = llm._loaded.engine
+        while engine._inbox.qsize() + llm.stats.requests < 32:
             await asyncio.sleep(0.001)
+        here.set()
         in_text = [t for t in threading.enumerate() if t.name.startswith("asyncio")]
         assert threading.active_count() <= before + len(in_text)
         assert await asyncio.gather(*tasks) == [40] * 32
@@ -265,9 +281,10 @@ def test_a_loop_that_ended_harms_nobody(open_async: OpenAsync) -> None:
 def test_closing_ends_what_runs(open_async: OpenAsync) -> None:
     async def run() -> None:
         llm = open_async(FakeBackend(lambda past: 65, step_seconds=0.01))
-        stream = llm.generate([1], stream=True, temperature=0)
+        endless: Any = {"temperature": 0, "context_shift": True, "max_tokens": 10**6}
+        stream: Any = llm.generate([1], stream=True, **endless)
         await stream.__anext__()
-        task = asyncio.create_task(llm.generate([2], temperature=0))
+        task = asyncio.create_task(llm.generate([2], **endless))
         while llm.stats.requests < 2:
             await asyncio.sleep(0.001)
         await llm.close()

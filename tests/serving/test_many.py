@@ -91,14 +91,18 @@ def test_many_threads_at_once(llm: LLM) -> None:
 
 def test_no_request_starves(open_llm: OpenLLM) -> None:
     """A short request ends while longer ones, sent before and after, go on."""
-    llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.02), max_seqs=4, n_batch=16)
-    long = [threading.Thread(target=llm.generate, args=([1] * 100,), kwargs={"temperature": 0}) for _ in range(3)]
+    llm = open_llm(FakeBackend(lambda past: 65, step_seconds=0.002), max_seqs=4, n_batch=16)
+    endless: dict[str, Any] = {"temperature": 0, "context_shift": True, "max_tokens": 10**6}
+    long = [threading.Thread(target=llm.generate, args=([1] * 100,), kwargs=endless) for _ in range(3)]
     for t in long:
         t.start()
     while llm._loaded.engine.stats.steps < 5 or len(llm._loaded.engine._requests) < 3:
         time.sleep(0.001)
-    llm.generate([2], max_tokens=3, temperature=0)
-    assert any(t.is_alive() for t in long)
+    short = threading.Thread(target=llm.generate, args=([2],), kwargs={"max_tokens": 3, "temperature": 0})
+    short.start()
+    short.join(60)
+    assert not short.is_alive()
+    assert all(t.is_alive() for t in long)
     llm.close()
     for t in long:
         t.join(60)
