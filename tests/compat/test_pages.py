@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -64,16 +63,17 @@ class Account:
     @contextmanager
     def serving(self, command: str) -> Iterator[int]:
         """The port of a server that runs, is ready, and ends well when it is told to."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         words = shlex.split(re.sub(r" --port \d+", "", command))
         log = self.folder / "server.log"
         with log.open("w") as out:
             server = subprocess.Popen(
-                [*words, "--port", str(port)], cwd=self.folder, env=self.environment, stdout=out, stderr=out
+                [*words, "--port", "0"], cwd=self.folder, env=self.environment, stdout=out, stderr=out
             )
         try:
+            while (said := re.search(r"at http://127\.0\.0\.1:(\d+)\n", log.read_text())) is None:
+                assert server.poll() is None, f"{command}\n{log.read_text()}"
+                time.sleep(0.01)
+            port = int(said[1])
             while not ready(port):
                 assert server.poll() is None, f"{command}\n{log.read_text()}"
                 time.sleep(0.01)

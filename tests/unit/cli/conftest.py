@@ -22,14 +22,27 @@ from edgellm.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-# The program, with a scripted model behind it: says(n) is what the n-th answer says.
+# The program, with a scripted model behind it. From the step `held_at` on each makes the file "begun" in the folder
+# `held` ("": nowhere), and waits for as long as there is a file "hold" in it.
 PROGRAM = """
-import sys
+import itertools, sys, time
+from pathlib import Path
 from edgellm.backends import select
 from edgellm.backends.fake import FakeBackend
 from edgellm.cli import main
 from serving.tiny import saying
-select.BACKENDS["native"] = lambda: FakeBackend(saying(*{answers!r}), step_seconds={pace!r})
+mark, hold = (Path({held!r}, name) for name in ("begun", "hold"))
+
+steps = itertools.count(1)
+
+def wait(batch):
+    if next(steps) >= {held_at}:
+        mark.touch()
+        while hold.exists():
+            time.sleep(0.005)
+
+on_step = wait if {held!r} else None
+select.BACKENDS["native"] = lambda: FakeBackend(saying(*{answers!r}), step_seconds={pace!r}, on_step=on_step)
 sys.exit(main())
 """
 
@@ -102,9 +115,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def command(*argv: str, answers: tuple[str, ...] = ("Hello.",), pace: float = 0.0) -> list[str]:
-    """The program's command line, with a model that gives these answers, `pace` seconds a token."""
-    return [sys.executable, "-c", PROGRAM.format(answers=answers, pace=pace), *argv]
+def command(
+    *argv: str, answers: tuple[str, ...] = ("Hello.",), pace: float = 0.0, held: str = "", held_at: int = 1
+) -> list[str]:
+    """The program's command line, with a model that gives these answers, `pace` seconds a token; see PROGRAM."""
+    return [sys.executable, "-c", PROGRAM.format(answers=answers, pace=pace, held=held, held_at=held_at), *argv]
 
 
 @pytest.fixture
@@ -153,6 +168,14 @@ class Screen:
                 self._read()
         before, self._at = self.shown[self._at : i], i + len(text)
         return before
+
+    def wait_until(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
+        """Reads until something holds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"nothing happens: {self.shown[-500:]!r}"
+            if system_select.select([self._master], [], [], 0.01)[0]:
+                self._read()
 
     def end(self, timeout: float = 60.0) -> int:
         """The exit code, when the program has ended."""

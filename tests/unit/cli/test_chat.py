@@ -198,17 +198,17 @@ def test_ctrl_c_stops_the_answer_only(terminal: Any, tiny: str) -> None:
     assert screen.end() == 0
 
 
-def test_ctrl_c_before_the_first_word_and_regen(terminal: Any, tiny: str) -> None:
-    screen = terminal("chat", tiny, *GREEDY, "-ub", "1", answers=("Hello.",), pace=0.15)
+def test_ctrl_c_before_the_first_word_and_regen(terminal: Any, tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    screen = terminal("chat", tiny, *GREEDY, answers=("Hello.",), held=str(tmp_path))
     screen.wait_for(">>>")
     screen.type("Hi\r")
     screen.wait_for("Hi")
-    import time
-
-    time.sleep(0.3)
+    screen.wait_until((tmp_path / "begun").exists)
     screen.type("\x03")
     before = screen.wait_for("[stopped]")
     assert "Hello" not in before
+    (tmp_path / "hold").unlink()
     screen.wait_for(">>>")
     screen.type("/regen\r")
     screen.wait_for("Hello.")

@@ -32,7 +32,7 @@ def scripts(cli: CLI, tmp_path: Path) -> Path:
         (tmp_path / f"edgellm.{shell}").write_text(out)
     program = tmp_path / "bin" / "edgellm"
     program.parent.mkdir()
-    (tmp_path / "program.py").write_text(PROGRAM.format(answers=("x",), pace=0.0))
+    (tmp_path / "program.py").write_text(PROGRAM.format(answers=("x",), pace=0.0, held="", held_at=1))
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path / "program.py"}" "$@"\n')
     program.chmod(0o755)
     return tmp_path

@@ -278,17 +278,19 @@ def test_python_m_edgellm() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
 @pytest.mark.parametrize("argv", [("run", "{tiny}", "Hi", "--temp", "0"), ("inspect", "{tiny}", "--json")])
-def test_a_reader_that_leaves_ends_the_program_quietly(tiny: str, argv: tuple[str, ...]) -> None:
+def test_a_reader_that_leaves_ends_the_program_quietly(tiny: str, argv: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()  # what follows the first word comes when the reader has left
     words = [a.format(tiny=tiny) for a in argv]
     read, write = os.pipe()
     process = subprocess.Popen(
-        command(*words, answers=("word " * 40,), pace=0.005), stdout=write, stderr=subprocess.PIPE, text=True,
-        env=environment(), stdin=subprocess.DEVNULL,
+        command(*words, answers=("word " * 40,), held=str(tmp_path), held_at=2), stdout=write, stderr=subprocess.PIPE,
+        text=True, env=environment(), stdin=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(write)
     if argv[0] == "run":
         os.read(read, 1)
     os.close(read)
+    (tmp_path / "hold").unlink()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
+import threading
 import urllib.parse
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from unit.hub.fake_index import send
 
 
 def sha(data: bytes) -> str:
@@ -74,6 +75,8 @@ class Hub:
     api_body: bytes | None = None  # instead of the API's answer
     moved: str = ""  # the API sends on to this server
     pace: float = 0.0  # seconds between 64 KiB
+    gate: threading.Event | None = None  # files are sent up to byte gate_at, and further once it is set
+    gate_at: int = 0
     stalls: int = 0  # coming CDN responses that stop half way and keep the connection
     search: list[str] = field(default_factory=list)  # what a search finds
 
@@ -206,9 +209,7 @@ class HubHandler(BaseHTTPRequestHandler):
             self.connection.recv(1)  # until the client gives up
             self.close_connection = True
             return None
-        for i in range(0, len(body), 1 << 16):
-            self.wfile.write(body[i : i + (1 << 16)])
-            time.sleep(hub.pace)
+        send(self, body, start)
         return None
 
 

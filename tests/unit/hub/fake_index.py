@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edgellm.hub import catalogue
 
@@ -61,6 +61,8 @@ class Index:
     password: str = ""  # Authorization that pages and files demand
     only_agent: str = ""  # part of the User-Agent that may fetch files
     pace: float = 0.0  # seconds between 64 KiB
+    gate: threading.Event | None = None  # files are sent up to byte gate_at, and further once it is set
+    gate_at: int = 0
 
     def downloads(self) -> list[Request]:
         return [r for r in self.requests if r.path.startswith("/files/")]
@@ -134,9 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         if index.cut_after:
             body = body[: index.cut_after.pop(0)]
             self.close_connection = True
-        for i in range(0, len(body), 1 << 16):
-            self.wfile.write(body[i : i + (1 << 16)])
-            time.sleep(index.pace)
+        send(self, body, start)
         return None
 
 
@@ -144,6 +144,21 @@ class Server(Protocol):
     """What a handler serves: it learns its own address."""
 
     url: str
+    pace: float
+    gate: threading.Event | None
+    gate_at: int
+
+
+def send(handler: Any, body: bytes, start: int) -> None:
+    """Send a file's bytes from `start` on as its server says."""
+    server: Server = handler.index
+    gate = server.gate
+    for i in range(0, len(body), 1 << 16):
+        if gate is not None and start + i >= server.gate_at:
+            handler.wfile.flush()
+            assert gate.wait(60)
+        handler.wfile.write(body[i : i + (1 << 16)])
+        time.sleep(server.pace)
 
 
 S = TypeVar("S", bound=Server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -207,7 +208,7 @@ def test_offline(hf: HubWorld, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_fetch_once(hf: HubWorld) -> None:
-    hf.hub.pace = 0.005
+    hf.hub.gate = threading.Event()
     results: list[Path] = []
     bars = [Bars() for _ in range(4)]
     threads = [
@@ -216,6 +217,11 @@ def test_threads_fetch_once(hf: HubWorld) -> None:
     ]
     for t in threads:
         t.start()
+    deadline = time.monotonic() + 60
+    while sum(any(label.startswith("waiting") for label in b.labels()) for b in bars) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    hf.hub.gate.set()
     for t in threads:
         t.join(60)
     assert results == [hf.path] * 4

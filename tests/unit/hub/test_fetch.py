@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -377,14 +378,16 @@ def test_offline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_fetch_once(world: World) -> None:
-    world.index.pace = 0.005
+    gate = world.index.gate = threading.Event()
     results: list[Path] = []
-    waited: list[str] = []
+    waited: dict[int, str] = {}
 
     def work() -> None:
         def progress(done: int, total: int, label: str) -> None:
             if label.startswith("waiting"):
-                waited.append(label)
+                waited[threading.get_ident()] = label
+            if len(waited) == 3:
+                gate.set()
 
         results.append(hub.pull("one:small", progress=progress).path)
 
@@ -396,7 +399,7 @@ def test_threads_fetch_once(world: World) -> None:
     assert results == [world.path_one] * 4
     assert world.path_one.read_bytes() == world.one
     assert len(world.index.downloads()) == 1
-    assert set(waited) == {"waiting for another process that fetches one:small"}
+    assert list(waited.values()) == ["waiting for another process that fetches one:small"] * 3
 
 
 PROCESS = """
@@ -422,15 +425,16 @@ def test_processes_fetch_once(world: World) -> None:
 
 
 def test_a_killed_process_leaves_no_lock_and_its_bytes(world: World) -> None:
-    world.index.pace = 0.05
+    world.index.gate, world.index.gate_at = threading.Event(), 1_500_000
     command = [sys.executable, "-c", PROCESS, str(world.catalog_file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not (world.part_one.exists() and world.part_one.stat().st_size > 300_000):
         assert process.poll() is None
+        time.sleep(0.001)
     process.kill()
     process.communicate()
     there = world.part_one.stat().st_size
-    world.index.pace = 0
+    world.index.gate.set()
     assert hub.pull("one:small").path.read_bytes() == world.one
     assert world.index.downloads()[-1].range == f"bytes={there}-"
 
