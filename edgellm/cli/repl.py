@@ -79,10 +79,14 @@ class Repl:
         self._reader.keep_history(store)
         with closing(self._reader.messages()) as messages:
             for message in messages:
-                if not message.command:
-                    self.ask(message.text)
-                elif not commands.run(self, message.text):
-                    break
+                try:
+                    if not message.command:
+                        self.ask(message.text)
+                    elif not commands.run(self, message.text):
+                        break
+                except KeyboardInterrupt:  # it was to stop an answer, and came when that had just ended
+                    if not self.typed:
+                        raise
         return 1 if self._failed and not self.typed else 0
 
     def ask(self, text: str) -> None:

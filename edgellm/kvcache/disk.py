@@ -110,6 +110,7 @@ class DiskStore:
         self._backlog = 0
         self._news = threading.Condition()
         self._closing = self._complained = False
+        self._latest = 0
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._total = sum(size for _, size, _ in self._files(clean=True))
@@ -178,13 +179,21 @@ class DiskStore:
         if (key, cls) in self._waiting:
             return True
         try:
-            os.utime(self._path(key, cls))
+            os.utime(self._path(key, cls), ns=self._now())
         except OSError:
             return False
         return True
 
+    def _now(self) -> tuple[int, int]:
+        """The time as `os.utime` takes it, later than the last one: file systems tell it in steps of milliseconds only,
+        in which many pages are used."""
+        with self._news:
+            self._latest = max(self._latest + 1000, time.time_ns())  # as fine as they keep it: 100 ns, and less
+            return self._latest, self._latest
+
     def _discard(self, path: Path) -> None:
-        self.stats.damaged_files += 1
+        with self._news:  # several threads read
+            self.stats.damaged_files += 1
         log.warning(
             "%s: this page of the prefix cache is damaged, cut short, or of another version or model: it is removed, "
             "and computed again",
@@ -265,6 +274,7 @@ class DiskStore:
                 for piece in (head, data, tail):
                     if file.write(piece) != len(piece):
                         raise OSError(f"{part}: the disk took less than was written")
+            os.utime(part, ns=self._now())
             os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -296,16 +306,17 @@ class DiskStore:
         }  # fmt: skip
         return FIRST_LINE + json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
-    def _files(self, clean: bool = False) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of every page under the root. clean: removes what processes left behind."""
-        found: list[tuple[float, int, Path]] = []
+    def _files(self, clean: bool = False) -> list[tuple[int, int, Path]]:
+        """Nanosecond of last use, bytes and path of every page under the root. clean: removes what processes left
+        behind."""
+        found: list[tuple[int, int, Path]] = []
         for path in self._root.glob("el*/[0-9a-f][0-9a-f]/*"):
             try:
                 stat = path.stat()
             except OSError:  # removed by another process just now
                 continue
             if not path.name.endswith(".part"):
-                found.append((stat.st_mtime, stat.st_size, path))
+                found.append((stat.st_mtime_ns, stat.st_size, path))
             elif clean and stat.st_mtime < time.time() - STALE:
                 path.unlink(missing_ok=True)
         return found

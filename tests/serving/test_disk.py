@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -58,6 +59,8 @@ def test_evicted_pages_come_back(open_llm: OpenLLM, golden_case: Golden, name: s
     store = llm._loaded.engine._tier.store
     assert store is not None
     assert store.stats.read_pages > 8
+    while store._waiting:  # then nothing is counted any more
+        time.sleep(0.001)
     seen = llm.stats.disk
     assert seen == store.stats
     assert seen is not store.stats

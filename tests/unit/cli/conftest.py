@@ -96,9 +96,9 @@ CLI = Callable[..., Result]
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CLI:
     """cli("run", "m.gguf", stdin="text", fake=FakeBackend(...)) -> Result; stdin=None: a terminal nobody types at."""
 
-    def call(*argv: str, stdin: str | bytes | None = "", fake: FakeBackend | None = None) -> Result:
+    def call(*argv: str, stdin: str | bytes | Terminal | None = "", fake: FakeBackend | None = None) -> Result:
         install(monkeypatch, fake or FakeBackend())
-        source: Any = Terminal() if stdin is None else io.StringIO(stdin) if isinstance(stdin, str) else None
+        source: Any = Terminal() if stdin is None else io.StringIO(stdin) if isinstance(stdin, str) else stdin
         if isinstance(stdin, bytes):
             source = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
         monkeypatch.setattr(sys, "stdin", source)

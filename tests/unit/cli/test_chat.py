@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from serving.tiny import saying, write_tiny
-from unit.cli.conftest import CLI
+from unit.cli.conftest import CLI, Terminal
 
 from edgellm.backends.fake import FakeBackend
+from edgellm.cli.repl import Repl
 
 GREEDY = ("--temp", "0")
 
@@ -215,6 +216,25 @@ def test_ctrl_c_before_the_first_word_and_regen(terminal: Any, tiny: str, tmp_pa
     screen.wait_for(">>>")
     screen.type("/exit\r")
     assert screen.end() == 0
+
+
+def test_ctrl_c_just_after_an_answer_does_not_leave(cli: CLI, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whisper, said = Repl._whisper, list[str]()
+
+    def interrupted(chat: Repl, text: str) -> None:
+        said.append(text)
+        if len(said) == 1:
+            raise KeyboardInterrupt
+        whisper(chat, text)
+
+    monkeypatch.setattr(Repl, "_whisper", interrupted)
+    options = ("chat", tiny, *GREEDY, "--simple-io", "--verbose")
+    fake = FakeBackend(saying("One.", "Two."))
+    result = cli(*options, stdin=Terminal("Hi\nAgain\n"), fake=fake)
+    assert (result.code, result.out, len(said)) == (0, "One.\nTwo.\n", 2)
+    said.clear()
+    piped = cli(*options, stdin="Hi\nAgain\n", fake=fake)
+    assert (piped.code, len(said)) == (130, 1)
 
 
 def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Any, tiny: str) -> None:

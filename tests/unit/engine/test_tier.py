@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from edgellm.engine.batcher import Batcher
 from edgellm.engine.request import Sequence
 from edgellm.engine.scheduler import Budget, State
 from edgellm.engine.tier import Tier
-from edgellm.kvcache.disk import DiskStore
+from edgellm.kvcache.disk import Address, DiskStore, child_key, root_key
 from edgellm.kvcache.spec import ClassSpec
 from edgellm.kvcache.table import Ledger
 
@@ -181,6 +182,24 @@ def test_what_waits_to_be_written_is_bounded_and_can_be_read(tmp_path: Path, mon
     answers.set()
     m.close()
     assert [t.name for t in threading.enumerate() if t not in before] == []
+
+
+def test_pages_of_one_tick_of_the_clock_go_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However coarsely time is told: those that were not used for longest are the ones to go."""
+    now = 1_700_000_000_000_000_000
+    monkeypatch.setattr("edgellm.kvcache.disk.time", SimpleNamespace(time_ns=lambda: now, time=lambda: now / 1e9))
+    store, parent = DiskStore(tmp_path, "el-test", 1 << 30), root_key("")
+    addresses: list[Address] = []
+    for i in range(40):
+        addresses.append(Address(child_key(parent, [i]), parent, (i,)))
+        parent = addresses[-1].key
+        store.write(addresses[-1], 0, bytes(1000))
+    store.close()
+    assert all(store.touch(addresses[i].key, 0) for i in (7, 3))
+    expected = [a for i, a in enumerate(addresses) if i not in (3, 7)] + [addresses[7], addresses[3]]
+    found = sorted(store._files())
+    assert [path.name for _, _, path in found] == [f"{a.key.hex()}-0" for a in expected]
+    assert all(0 <= at - now < 1_000_000 for at, _, _ in found)
 
 
 def test_what_processes_left_behind_is_removed(tmp_path: Path) -> None:
