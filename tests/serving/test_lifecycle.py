@@ -368,13 +368,13 @@ def test_closing_stops_the_work_within_a_step(open_llm: OpenLLM, stream: bool) -
         engine._send = send  # type: ignore[method-assign]
         thread = threading.Thread(
             target=lambda llm=llm: (
-                list(llm.generate([[1], [2]], stream=stream, temperature=0))  # type: ignore[misc]
+                list(llm.generate([[1], [2]], stream=stream, **FOREVER))  # type: ignore[misc]
                 if not stream
-                else list(llm.generate([1], stream=True, temperature=0))
+                else list(llm.generate([1], stream=True, **FOREVER))
             )
         )
         thread.start()
-        while executable.n_steps < 3 + attempt * 4:
+        while executable.n_steps < 3 + attempt * 4 or len(engine._requests) < 2 - stream:
             time.sleep(0.0005)
         llm.close()
         assert told.is_set()
