@@ -1,7 +1,7 @@
 """Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
 many users at once get the answers of one, forks those of a prompt, and sessions those from before a restart.
 
-python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N]
+python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N] [--depth N]
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def words(n: int, seed: int, n_vocab: int) -> list[int]:
     return [rng.randrange(n_vocab // 8, n_vocab * 7 // 8) for _ in range(n)]
 
 
-def gap(model: str) -> None:
-    """A stream that decodes while a prompt of 4,000 tokens arrives: seconds between its tokens, before and during."""
-    with edgellm.LLM(model, n_ctx=6144, max_seqs=4, prefix_cache=False) as llm:
+def gap(model: str, depth: int, kv_type: str) -> None:
+    """A stream of `depth` tokens that decodes while a prompt of 4,000 arrives: seconds between its tokens, before and during."""
+    with edgellm.LLM(model, n_ctx=6144 + depth, max_seqs=4, prefix_cache=False, kv_type=kv_type) as llm:
         n_vocab = llm.info.n_vocab
         for n in (6000, 64):  # memory that is touched for the first time is another matter
             llm.generate(words(n, n, n_vocab), max_tokens=8, temperature=0)
@@ -65,7 +65,7 @@ def gap(model: str) -> None:
             return out
 
         engine._executable.run, engine._executable.run_steps = timed_run, timed_steps
-        stream = llm.generate(words(32, 3, n_vocab), max_tokens=3000, temperature=0, ignore_eos=True, stream=True)
+        stream = llm.generate(words(depth, 3, n_vocab), max_tokens=3000, temperature=0, ignore_eos=True, stream=True)
         n = 0
         for chunk in stream:
             n += len(chunk.token_ids)
@@ -390,10 +390,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10000, help="of soak")
     parser.add_argument("--users", type=int, default=50, help="of users")
     parser.add_argument("--tokens", type=int, default=20000, help="of disk's prompt")
+    parser.add_argument("--depth", type=int, default=32, help="of gap: tokens of the stream's own prompt")
+    parser.add_argument("--kv-type", default="f16", help="of gap: format of the KV cache")
     args = parser.parse_intermixed_args()
-    numbers = {"soak": args.requests, "users": args.users, "disk": args.tokens}
+    options = {"soak": [args.requests], "users": [args.users], "disk": [args.tokens], "gap": [args.depth, args.kv_type]}
     for part in args.parts:
-        globals()[part](args.model, *([numbers[part]] if part in numbers else []))
+        globals()[part](args.model, *options.get(part, []))
 
 
 if __name__ == "__main__":
