@@ -1,7 +1,7 @@
 """Figures of the engine: pauses of a stream, second turns, memory per sequence, memory over many requests; and that
 many users at once get the answers of one, forks those of a prompt, and sessions those from before a restart.
 
-python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N] [--depth N]
+python scripts/engine_figures.py MODEL gap turns memory soak users disk forks idle [--requests N] [--users N]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def words(n: int, seed: int, n_vocab: int) -> list[int]:
 
 
 def gap(model: str, depth: int, kv_type: str) -> None:
-    """A stream of `depth` tokens that decodes while a prompt of 4,000 arrives: seconds between its tokens, before and during."""
+    """A stream of `depth` tokens while a prompt of 4,000 arrives: seconds between its tokens, before and during."""
     with edgellm.LLM(model, n_ctx=6144 + depth, max_seqs=4, prefix_cache=False, kv_type=kv_type) as llm:
         n_vocab = llm.info.n_vocab
         for n in (6000, 64):  # memory that is touched for the first time is another matter
