@@ -44,7 +44,8 @@ static inline float el_e5m2_to_f32(uint8_t b) { return el_f16_to_f32((uint16_t)(
 
 /* ---- squares: one token's 32 dims -------------------------------------------------------------------------------------- */
 
-enum { EL_TINY = 0x03800000, EL_INF = 0x7f800000, EL_BF16_NAN = 0x7fc0 }; /* EL_TINY: bits of 2^-120 */
+/* What is below 2^-120 (2^-112) becomes zeros of 8 (16) bits: 127 (32767) by a smaller float overflows. */
+enum { EL_TINY = 0x03800000, EL_TINY_16 = 0x07800000, EL_INF = 0x7f800000, EL_BF16_NAN = 0x7fc0 };
 
 /* How many of `dim` dims are in square number `square`. */
 static inline int32_t el_kv_rest(int32_t dim, int32_t square) {
@@ -106,9 +107,9 @@ static inline uint16_t el_kv_q4(const float *x, int32_t n, int8_t q[EL_SQUARE]) 
 static inline float el_kv_query(const float *x, int32_t n, int16_t q[EL_SQUARE]) {
     float dims[EL_SQUARE];
     const int32_t a = el_kv_dims(x, n, dims);
-    if (a < EL_TINY || a >= EL_INF) {
+    if (a < EL_TINY_16 || a >= EL_INF) {
         memset(q, 0, EL_SQUARE * sizeof *q);
-        return a < EL_TINY ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
+        return a < EL_TINY_16 ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
     const float amax = el_float((uint32_t)a), factor = 32767.0f / amax;
     for (int32_t i = 0; i < EL_SQUARE; i++) q[i] = (int16_t)el_rint(dims[i] * factor);

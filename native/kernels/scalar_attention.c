@@ -65,7 +65,7 @@ static void values_q8(const el_attn_segment *a, const float *w, int32_t lo, int3
             is_finite &= el_is_finite(x[p]);
             top = x[p] > top ? x[p] : top;
         }
-        if (is_finite && top >= el_float(EL_TINY)) {
+        if (is_finite && top >= el_float(EL_TINY_16)) {
             for (int32_t p = lo; p < hi; p++) {
                 const uint8_t *square = (const uint8_t *)a->v_pages[p / EL_PAGE_TOKENS] + at;
                 const int32_t slot = p % EL_PAGE_TOKENS, weight = el_rint(x[p] * (32767.0f / top));
@@ -74,7 +74,7 @@ static void values_q8(const el_attn_segment *a, const float *w, int32_t lo, int3
             }
         }
         const float scale = !is_finite                ? el_bf16_to_f32(EL_BF16_NAN)
-                            : top < el_float(EL_TINY) ? 0.0f
+                            : top < el_float(EL_TINY_16) ? 0.0f
                                                       : top / 32767.0f;
         for (int32_t d = 0; d < n; d++) o[b * EL_SQUARE + d] = (float)sum[d] * scale;
     }

@@ -36,7 +36,7 @@ from edgellm.backends.numba.vectors import (
 
 F = np.float32
 ZERO, ONE, INT16_MAX, INF = F(0), F(1), F(32767), F(np.inf)
-TINY, INFINITE = 0x03800000, 0x7F800000
+TINY, INFINITE = 0x07800000, 0x7F800000  # bits of 2^-112: 32767 by what is smaller overflows
 SEGMENT = 256
 UNIT_ROWS = 32
 

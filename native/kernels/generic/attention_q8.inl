@@ -59,7 +59,7 @@ static float q8_query(const float *x, int32_t n, int16_t *q) {
     const vf16 infinity = vf_set1(INFINITY), a = vf_abs(low), b = vf_abs(high);
     const float amax = vf_largest(vf_max(a, b));
     const int32_t is_finite = vm_bits(vf_lt(a, infinity)) == 0xffff && vm_bits(vf_lt(b, infinity)) == 0xffff;
-    if (!is_finite || amax < el_float(EL_TINY)) {
+    if (!is_finite || amax < el_float(EL_TINY_16)) {
         memset(q, 0, EL_SQUARE * sizeof *q);
         return is_finite ? 0.0f : el_bf16_to_f32(EL_BF16_NAN);
     }
@@ -198,7 +198,7 @@ static float q8_weigh(const float *w, const float *scales, int32_t sees_bad, int
     }
     const uint32_t largest =
         vf_largest_bits(vf_max_bits(vf_max_bits(top[0], top[1]), vf_max_bits(top[2], top[3])));
-    if (largest < EL_TINY || largest >= EL_INF || sees_bad) {
+    if (largest < EL_TINY_16 || largest >= EL_INF || sees_bad) {
         memset(out, 0, SEG * sizeof *out);
         return largest >= EL_INF || sees_bad ? el_bf16_to_f32(EL_BF16_NAN) : 0.0f;
     }
