@@ -73,9 +73,9 @@ static void values_q8(const el_attn_segment *a, const float *w, int32_t lo, int3
                     sum[d] += weight * (int8_t)square[slot / 4 * 128 + d * 4 + slot % 4];
             }
         }
-        const float scale = !is_finite                ? el_bf16_to_f32(EL_BF16_NAN)
+        const float scale = !is_finite                   ? el_bf16_to_f32(EL_BF16_NAN)
                             : top < el_float(EL_TINY_16) ? 0.0f
-                                                      : top / 32767.0f;
+                                                         : top / 32767.0f;
         for (int32_t d = 0; d < n; d++) o[b * EL_SQUARE + d] = (float)sum[d] * scale;
     }
 }

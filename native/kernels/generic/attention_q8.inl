@@ -41,7 +41,7 @@ EL_INLINE void q8_add_products(const int32_t rows, const int16_t *x, size_t row_
     }
 }
 
-/* The rows of tile i of n_tiles: q8_cut(g, i) .. q8_cut(g, i + 1) - 1; as many in each as can be. */
+/* Tiles of as equal numbers of rows as can be: tile i has rows q8_cut(g, i) .. q8_cut(g, i + 1) - 1. */
 EL_INLINE int32_t q8_tiles(const seg_rows *g) { return (g->n + Q8_ROWS - 1) / Q8_ROWS; }
 EL_INLINE int32_t q8_cut(const seg_rows *g, int32_t i) { return g->n * i / q8_tiles(g); }
 
@@ -232,8 +232,8 @@ EL_INLINE void q8_values_of(const int32_t rows, const el_attn_segment *a, const 
         q8_add_products(rows, w->w[0] + page * PAGE, SEG, v + square + 4 * lane,
                         (next ? next : v) + square + 4 * lane, sums);
     }
-    _Alignas(
-        64) float part[Q8_ROWS][Q8_LANES]; /* all before any is copied: a call would take their registers */
+    /* All are stored before any is copied: a call would take their registers. */
+    _Alignas(64) float part[Q8_ROWS][Q8_LANES];
     EL_UNROLL
     for (int32_t r = 0; r < rows; r++) {
         float *o = n == Q8_LANES ? out[r] + lane : part[r];
