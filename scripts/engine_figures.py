@@ -79,7 +79,8 @@ def gap(model: str, depth: int, kv_type: str) -> None:
         median = float(np.median(before))
         p99 = float(np.percentile(during, 99))
         print(
-            f"gap ({llm.info.backend}, {llm.info.isa}, {kv_type}, {depth} tokens): median before {median * 1e3:.2f} ms; during a prompt of "
+            f"gap ({llm.info.backend}, {llm.info.isa}, {kv_type}, {depth} tokens): median before "
+            f"{median * 1e3:.2f} ms; during a prompt of "
             f"4,000 tokens median {np.median(during) * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms = {p99 / median:.2f}x, "
             f"{len(during)} tokens in {sum(during):.2f} s"
         )
